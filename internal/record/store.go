@@ -1,0 +1,129 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"unbounded/internal/durable"
+	"unbounded/internal/paths"
+)
+
+// ErrNone says that there is no record: nobody's installation.
+var ErrNone = errors.New("no install record")
+
+// Store is the record on disk and the short lock that serialises its changes.
+type Store struct {
+	path string
+	lock string
+	// syncDir is durable.SyncDir; a test makes it fail.
+	syncDir func(string) error
+}
+
+// Open returns the store of the host whose root is root ("/" for this one).
+func Open(root string) *Store {
+	return &Store{
+		path:    paths.At(root, paths.Record),
+		lock:    paths.At(root, paths.RecordLock),
+		syncDir: durable.SyncDir,
+	}
+}
+
+// Load reads the record. Without one the error is ErrNone; one that cannot be used has ErrInvalid in its chain.
+func (s *Store) Load() (Record, error) {
+	data, err := os.ReadFile(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Record{}, ErrNone
+	}
+	if err != nil {
+		return Record{}, err
+	}
+	r, err := Parse(data)
+	if err != nil {
+		return Record{}, fmt.Errorf("%s: %w", s.path, err)
+	}
+	return r, nil
+}
+
+// Create writes the first record of an installation, durably. A record that is there is an error.
+func (s *Store) Create(ctx context.Context, r Record) error {
+	return s.locked(ctx, func() error {
+		switch _, err := s.Load(); {
+		case err == nil:
+			return fmt.Errorf("%s exists", s.path)
+		case !errors.Is(err, ErrNone):
+			return err
+		}
+		return s.save(r)
+	})
+}
+
+// Update loads the record, lets change edit it, and writes it durably if anything differs.
+// An error of change is returned as it is, and nothing is written.
+func (s *Store) Update(ctx context.Context, change func(*Record) error) (Record, error) {
+	var r Record
+	err := s.locked(ctx, func() error {
+		was, err := s.Load()
+		if err != nil {
+			return err
+		}
+		r = was
+		if err := change(&r); err != nil {
+			return err
+		}
+		if r.equal(was) {
+			return nil
+		}
+		return s.save(r)
+	})
+	return r, err
+}
+
+// Remove removes the record durably; an absent one is ErrNone. If the removal cannot be
+// made durable the record is written back, so that the host stays visibly owned.
+// A record that does not parse is removed too, and not restored.
+func (s *Store) Remove(ctx context.Context) error {
+	return s.locked(ctx, func() error {
+		r, loadErr := s.Load()
+		if loadErr != nil && !errors.Is(loadErr, ErrInvalid) {
+			return loadErr
+		}
+		// Commit point.
+		if err := os.Remove(s.path); err != nil {
+			return err
+		}
+		err := s.syncDir(filepath.Dir(s.path))
+		if err == nil || loadErr != nil {
+			return err
+		}
+		return errors.Join(fmt.Errorf("remove %s durably: %w", s.path, err), s.save(r))
+	})
+}
+
+func (s *Store) save(r Record) error {
+	data, err := r.Marshal()
+	if err != nil {
+		return err
+	}
+	return durable.Replace(s.path, data, 0o600)
+}
+
+// locked runs do under the record lock, which is held for microseconds: a context without an end gets one.
+func (s *Store) locked(ctx context.Context, do func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := durable.MkdirAll(filepath.Dir(s.lock), 0o755); err != nil {
+		return err
+	}
+	lock := flock.New(s.lock)
+	if _, err := lock.TryLockContext(ctx, 2*time.Millisecond); err != nil {
+		return errors.Join(fmt.Errorf("lock %s: %w", s.lock, err), lock.Close())
+	}
+	return errors.Join(do(), lock.Close())
+}
