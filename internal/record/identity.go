@@ -18,18 +18,30 @@ type Identity struct {
 	APIServer         string
 }
 
-// Fingerprint is the SHA-256, in hex, of the compact JSON of version, image and server in this order.
-// The form is the public agent's; a host's identity would change with any field added.
-func (i Identity) Fingerprint() string {
-	data, err := json.Marshal(struct {
-		KubernetesVersion string
-		OCIImage          string
-		APIServer         string
-	}{
+// Inputs are what a fingerprint is made of, in the order in which they are hashed.
+// A field more would change the identity of every host.
+type Inputs struct {
+	KubernetesVersion string // without v
+	OCIImage          string // an https reference without its query and slashes at its end
+	APIServer         string // with its scheme
+}
+
+// Inputs returns the identity as it is hashed.
+func (i Identity) Inputs() Inputs {
+	return Inputs{
 		strings.TrimPrefix(i.KubernetesVersion, "v"),
 		canonicalImage(i.OCIImage),
 		NormalServer(i.APIServer),
-	})
+	}
+}
+
+// Fingerprint is the SHA-256, in hex, of the compact JSON of version, image and server in this order.
+// The form is the public agent's.
+func (i Identity) Fingerprint() string { return i.Inputs().Fingerprint() }
+
+// Fingerprint is the SHA-256, in hex, of the compact JSON of the inputs.
+func (i Inputs) Fingerprint() string {
+	data, err := json.Marshal(i)
 	if err != nil {
 		panic(err) // three strings always marshal
 	}

@@ -38,6 +38,7 @@ type Record struct {
 	Phase             Phase
 	Prefix            string // where the programs are; empty in records of the public agent
 	MachineID         string // of the host, once it is persistent; empty until then
+	Inputs            Inputs // what the fingerprint was made of; empty in records of the public agent
 
 	unknown map[string]json.RawMessage
 }
@@ -51,6 +52,7 @@ type shape struct {
 	Phase             Phase  `json:"phase"`
 	Prefix            string `json:"prefix,omitempty"`
 	MachineID         string `json:"machineID,omitempty"`
+	Inputs            Inputs `json:"inputs,omitzero"`
 }
 
 // New returns a record of a new installation, in phase Installing, with a fresh ID.
@@ -62,6 +64,7 @@ func New(identity Identity) Record {
 		MachineName:       identity.MachineName,
 		ConfigFingerprint: identity.Fingerprint(),
 		Phase:             Installing,
+		Inputs:            identity.Inputs(),
 	}
 }
 
@@ -76,7 +79,7 @@ func Parse(data []byte) (Record, error) {
 	}
 	r := Record{
 		InstallID: s.InstallID, MachineName: s.MachineName, ConfigFingerprint: s.ConfigFingerprint,
-		Phase: s.Phase, Prefix: s.Prefix, MachineID: s.MachineID,
+		Phase: s.Phase, Prefix: s.Prefix, MachineID: s.MachineID, Inputs: s.Inputs,
 	}
 	if err := json.Unmarshal(data, &r.unknown); err != nil {
 		return Record{}, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -91,7 +94,7 @@ func Parse(data []byte) (Record, error) {
 
 // known compares as encoding/json does: without regard to case.
 func known(key string) bool {
-	for _, name := range []string{"schemaVersion", "installID", "machineName", "configFingerprint", "phase", "prefix", "machineID"} {
+	for _, name := range []string{"schemaVersion", "installID", "machineName", "configFingerprint", "phase", "prefix", "machineID", "inputs"} {
 		if strings.EqualFold(key, name) {
 			return true
 		}
@@ -120,7 +123,7 @@ func (s *shape) check() error {
 // Marshal returns the record as it is on disk: indented JSON and a newline, unknown fields last.
 func (r Record) Marshal() ([]byte, error) {
 	s := shape{
-		SchemaVersion, r.InstallID, r.MachineName, r.ConfigFingerprint, r.Phase, r.Prefix, r.MachineID,
+		SchemaVersion, r.InstallID, r.MachineName, r.ConfigFingerprint, r.Phase, r.Prefix, r.MachineID, r.Inputs,
 	}
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -141,7 +144,7 @@ func (r Record) Marshal() ([]byte, error) {
 func (r Record) equal(other Record) bool {
 	known := r.InstallID == other.InstallID && r.MachineName == other.MachineName &&
 		r.ConfigFingerprint == other.ConfigFingerprint && r.Phase == other.Phase &&
-		r.Prefix == other.Prefix && r.MachineID == other.MachineID
+		r.Prefix == other.Prefix && r.MachineID == other.MachineID && r.Inputs == other.Inputs
 	return known && maps.EqualFunc(r.unknown, other.unknown, func(a, b json.RawMessage) bool {
 		return string(a) == string(b)
 	})

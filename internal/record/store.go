@@ -18,6 +18,9 @@ import (
 // ErrNone says that there is no record: nobody's installation.
 var ErrNone = errors.New("no install record")
 
+// ErrExists says that a record to be created is there already: another start was faster.
+var ErrExists = errors.New("an install record exists")
+
 // Store is the record on disk and the short lock that serialises its changes.
 type Store struct {
 	path string
@@ -51,12 +54,12 @@ func (s *Store) Load() (Record, error) {
 	return r, nil
 }
 
-// Create writes the first record of an installation, durably. A record that is there is an error.
+// Create writes the first record of an installation, durably. With a record there it is ErrExists.
 func (s *Store) Create(ctx context.Context, r Record) error {
 	return s.locked(ctx, func() error {
 		switch _, err := s.Load(); {
 		case err == nil:
-			return fmt.Errorf("%s exists", s.path)
+			return ErrExists
 		case !errors.Is(err, ErrNone):
 			return err
 		}

@@ -1,0 +1,54 @@
+# Build, install and test Unbounded Bootstrap. `make help` lists the targets.
+
+PREFIX  ?= /opt/unbounded
+DESTDIR ?=
+UNITDIR ?= /etc/systemd/system
+GO      ?= go
+
+GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w'
+HELPERS = $(notdir $(patsubst %/,%,$(wildcard helpers/*/)))
+SLOT    = $(DESTDIR)$(PREFIX)/slots/blue
+TOOLS   = $(GO) tool -modfile=tools/go.mod
+
+.PHONY: build install test unit demo bench lint fmt help clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+build: ## build every program into bin/
+	@mkdir -p bin
+	@for helper in $(HELPERS); do \
+		$(GOBUILD) -o bin/unbounded-$$helper ./helpers/$$helper || exit 1; \
+	done
+
+install: build ## install programs below PREFIX, units into UNITDIR (DESTDIR= for packages); starts and enables nothing
+	install -d $(SLOT) $(DESTDIR)$(PREFIX)/doc $(DESTDIR)$(UNITDIR)
+	install -m 0755 bin/unbounded-* $(SLOT)
+	ln -sfn slots/blue $(DESTDIR)$(PREFIX)/current
+	ln -sfn slots/blue $(DESTDIR)$(PREFIX)/last-good
+	install -m 0644 docs/*.md LICENSE $(DESTDIR)$(PREFIX)/doc
+	@for unit in units/*.service units/*.target; do \
+		sed 's|@root@|$(PREFIX)|g' $$unit > $(DESTDIR)$(UNITDIR)/$${unit##*/} || exit 1; \
+		chmod 0644 $(DESTDIR)$(UNITDIR)/$${unit##*/} || exit 1; \
+	done
+
+test: ## run every level of tests (needs root; installs what is missing)
+	scripts/test
+
+unit: ## run the tests that need neither root nor a booted host
+	$(GO) test ./...
+
+demo: ## boot a host, run the main job, show the node Ready
+	scripts/demo
+
+bench: ## measure: unpack against tar, second start, healthy boot
+	scripts/bench
+
+lint: ## golangci-lint, shellcheck, systemd-analyze verify
+	scripts/lint
+
+fmt: ## format the Go files
+	$(TOOLS) golangci-lint fmt
+
+clean: ## remove what build made
+	rm -rf bin
