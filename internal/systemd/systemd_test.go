@@ -1,0 +1,184 @@
+package systemd
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRuns(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		have Properties
+		want bool
+	}{
+		{"inactive", Properties{ActiveState: "inactive"}, false},
+		{"failed", Properties{ActiveState: "failed"}, false},
+		{"not found", Properties{ActiveState: "inactive", LoadState: "not-found"}, false},
+		{"masked", Properties{ActiveState: "inactive", LoadState: "masked"}, false},
+		{"masked while it runs", Properties{ActiveState: "active", LoadState: "masked"}, true},
+		{"active", Properties{ActiveState: "active"}, true},
+		{"activating", Properties{ActiveState: "activating"}, true},
+		{"deactivating", Properties{ActiveState: "deactivating"}, true},
+		{"reloading", Properties{ActiveState: "reloading"}, true},
+		{"inactive with a job", Properties{ActiveState: "inactive", Job: 7}, true},
+		{"failed with a job", Properties{ActiveState: "failed", Job: 7}, true},
+		{"a state that systemd invents one day", Properties{ActiveState: "refreshing"}, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := tt.have.Runs(); got != tt.want {
+				t.Errorf("Runs() = %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestPopulated(t *testing.T) {
+	t.Parallel()
+	const unit = "systemd-nspawn@kube1.service"
+	tests := []struct {
+		name  string
+		files map[string]string
+		group string
+		want  bool
+	}{
+		{"no cgroup", nil, "", false},
+		{"empty", map[string]string{"machine.slice/" + unit: "populated 0\nfrozen 0\n"}, "", false},
+		{"left behind, name forgotten", map[string]string{"machine.slice/" + unit: "populated 1\nfrozen 0\n"}, "", true},
+		{"left behind, elsewhere", map[string]string{"other.slice/x": "frozen 0\npopulated 1\n"}, "/other.slice/x", true},
+		{"named one is empty, usual one is not", map[string]string{
+			"other.slice/x": "populated 0\n", "machine.slice/" + unit: "populated 1\n",
+		}, "/other.slice/x", true},
+		{"hybrid hierarchy", map[string]string{"unified/machine.slice/" + unit: "populated 1\n"}, "", true},
+		{"another slot", map[string]string{"machine.slice/systemd-nspawn@kube2.service": "populated 1\n"}, "", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			for dir, content := range tt.files {
+				dir = filepath.Join(root, dir)
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(dir, "cgroup.events"), []byte(content), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := populated([]string{root, root + "/unified"}, tt.group, unit)
+			if err != nil || got != tt.want {
+				t.Errorf("populated() = %v, %v, want %v", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestPopulatedCannotTell(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := os.MkdirAll(root+"/x/cgroup.events", 0o755); err != nil { // reading it fails, as EIO would
+		t.Fatal(err)
+	}
+	if got, err := populated([]string{root}, "/x", "u"); err == nil {
+		t.Errorf("populated() = %v, want an error", got)
+	}
+}
+
+func TestInfer(t *testing.T) {
+	t.Parallel()
+	before := Properties{ActiveState: "inactive", InvocationID: "a", conditionsAt: 1, ConditionResult: true, Result: "success"}
+	tests := []struct {
+		name  string
+		verb  string
+		after Properties
+		want  string
+	}{
+		{"started", "start", Properties{ActiveState: "active"}, ResultDone},
+		{"failed", "start", Properties{ActiveState: "failed"}, ResultFailed},
+		{"waits for its restart", "start", Properties{ActiveState: "activating"}, ResultFailed},
+		{"oneshot done", "start", Properties{ActiveState: "inactive", InvocationID: "b", Result: "success", conditionsAt: 2, ConditionResult: true}, ResultDone},
+		{"oneshot failed, then reset", "start", Properties{ActiveState: "inactive", InvocationID: "b", Result: "exit-code", conditionsAt: 2, ConditionResult: true}, ResultFailed},
+		{"condition unmet", "start", Properties{ActiveState: "inactive", InvocationID: "a", conditionsAt: 2}, ResultDone},
+		{"dependency failed", "start", before, ResultUnknown},
+		{"forgotten", "start", Properties{ActiveState: "inactive", Result: "success"}, ResultUnknown},
+		{"stopped", "stop", Properties{ActiveState: "inactive"}, ResultDone},
+		{"stopped and failed", "stop", Properties{ActiveState: "failed"}, ResultDone},
+		{"started again by somebody", "stop", Properties{ActiveState: "active"}, ResultUnknown},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := infer(tt.verb, before, tt.after); got != tt.want {
+				t.Errorf("infer() = %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestJobError(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		unit Properties
+		want string
+	}{
+		{"nothing known", Properties{LoadState: "loaded", Result: "success"}, "start x.service: job result failed"},
+		{
+			"exit status", Properties{LoadState: "loaded", Result: "exit-code", ExecMainCode: 1, ExecMainStatus: 78, StatusText: "wait for \"a\""},
+			`start x.service: job result failed (exit-code, exit status 78, status "wait for \"a\"")`,
+		},
+		{"signal", Properties{Result: "signal", ExecMainCode: 2, ExecMainStatus: 9}, "start x.service: job result failed (signal, signal 9)"},
+		{"masked", Properties{LoadState: "masked"}, "start x.service: job result failed (unit is masked)"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := &JobError{Verb: "start", Name: "x.service", Result: ResultFailed, Unit: tt.unit}
+			if err.Error() != tt.want {
+				t.Errorf("Error() = %s, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestNamed(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		want error
+	}{
+		{"org.freedesktop.systemd1.NoSuchUnit", ErrNoUnit},
+		{"org.freedesktop.DBus.Error.FileNotFound", ErrNoUnit},
+		{"org.freedesktop.systemd1.UnitMasked", ErrMasked},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			bus := dbus.Error{Name: tt.name, Body: []any{"words that differ between versions"}}
+			err := named(bus)
+			if !errors.Is(err, tt.want) || errorName(err) != tt.name {
+				t.Errorf("named(%s) = %v, want %v and the answer in its chain", tt.name, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestFromBus(t *testing.T) {
+	t.Parallel()
+	got := fromBus(map[string]any{
+		"ActiveState": "active", "Job": []any{uint32(12), dbus.ObjectPath("/org/freedesktop/systemd1/job/12")},
+		"InvocationID": []byte{0xab, 1}, "MainPID": uint32(5), "ExecMainStatus": int32(3), "ConditionResult": true,
+		"ControlGroup": 7, // another type than the one we know: left out
+	})
+	want := Properties{ActiveState: "active", Job: 12, InvocationID: "ab01", MainPID: 5, ExecMainStatus: 3, ConditionResult: true}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Properties{})); diff != "" {
+		t.Error(diff)
+	}
+}

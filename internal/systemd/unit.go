@@ -1,0 +1,169 @@
+package systemd
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// Properties are those properties of a unit that our programs read. What a unit's type
+// does not have is zero. A unit that is not there has LoadState "not-found" and ActiveState "inactive".
+type Properties struct {
+	ActiveState    string // active, activating, deactivating, failed, inactive, reloading, maintenance
+	SubState       string
+	LoadState      string // loaded, not-found, masked, bad-setting, error
+	UnitFileState  string // enabled, disabled, static, masked, …
+	FragmentPath   string
+	StatusText     string
+	ControlGroup   string // "" while nothing runs
+	InvocationID   string // of the last start, hex; "" if there was none since the unit was loaded
+	Result         string // success, exit-code, signal, timeout, oom-kill, …
+	ExecMainCode   int32  // of waitid: 1 exited, 2 killed, 3 dumped; 0 never ran
+	ExecMainStatus int32  // exit status, or signal
+	MainPID        uint32
+	NRestarts      uint32
+	Job            uint32 // 0 if no job is queued
+	// ConditionResult is whether the conditions held at the last start; false also when there was none.
+	ConditionResult  bool
+	NeedDaemonReload bool
+
+	conditionsAt uint64 // when the conditions were last looked at, monotonic µs
+}
+
+// Runs tells whether the unit is anything but inactive or failed, or has a job that will change that.
+func (p *Properties) Runs() bool {
+	return p.ActiveState != "inactive" && p.ActiveState != "failed" || p.Job != 0
+}
+
+// Properties reads unit, loading it if need be. A unit that does not exist is no error.
+// The results of a finished oneshot are there only while something refers to it: see Start.
+func (m *Manager) Properties(ctx context.Context, unit string) (Properties, error) {
+	var p Properties
+	err := m.do(ctx, func(ctx context.Context, s *session) error {
+		all, err := s.units.GetAllPropertiesContext(ctx, unit)
+		if err == nil {
+			p = fromBus(all)
+		}
+		return err
+	})
+	if err != nil {
+		return Properties{}, fmt.Errorf("read properties of %s: %w", unit, err)
+	}
+	return p, nil
+}
+
+func fromBus(all map[string]any) Properties {
+	p := Properties{
+		ActiveState: get[string](all, "ActiveState"), SubState: get[string](all, "SubState"),
+		LoadState: get[string](all, "LoadState"), UnitFileState: get[string](all, "UnitFileState"),
+		FragmentPath: get[string](all, "FragmentPath"), StatusText: get[string](all, "StatusText"),
+		ControlGroup: get[string](all, "ControlGroup"), InvocationID: hex.EncodeToString(get[[]byte](all, "InvocationID")),
+		Result: get[string](all, "Result"), ExecMainCode: get[int32](all, "ExecMainCode"),
+		ExecMainStatus: get[int32](all, "ExecMainStatus"), MainPID: get[uint32](all, "MainPID"),
+		NRestarts: get[uint32](all, "NRestarts"), ConditionResult: get[bool](all, "ConditionResult"),
+		NeedDaemonReload: get[bool](all, "NeedDaemonReload"),
+		conditionsAt:     get[uint64](all, "ConditionTimestampMonotonic"),
+	}
+	if job := get[[]any](all, "Job"); len(job) > 0 { // (id, path)
+		p.Job, _ = job[0].(uint32)
+	}
+	return p
+}
+
+// get is the value of key if it has type T; not every type of unit has every property.
+func get[T any](all map[string]any, key string) T {
+	value, _ := all[key].(T)
+	return value
+}
+
+// UnitFileState is how unit is enabled: "enabled", "disabled", "static", "masked" and so on.
+// ErrNoUnit is in the chain when there is no unit file.
+func (m *Manager) UnitFileState(ctx context.Context, unit string) (state string, err error) {
+	err = m.do(ctx, func(ctx context.Context, s *session) error {
+		return s.manager(ctx, 0, "GetUnitFileState", unit).Store(&state)
+	})
+	if err != nil {
+		return "", fmt.Errorf("read how %s is enabled: %w", unit, err)
+	}
+	return state, nil
+}
+
+// Enable makes unit start at boot as its [Install] section says, and tells whether links were made.
+// Like Disable it reloads nothing.
+func (m *Manager) Enable(ctx context.Context, unit string) (changed bool, err error) {
+	err = m.do(ctx, func(ctx context.Context, s *session) error {
+		_, changes, err := s.units.EnableUnitFilesContext(ctx, []string{unit}, false, false)
+		changed = changed || len(changes) > 0
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("enable %s: %w", unit, err)
+	}
+	return changed, nil
+}
+
+// Disable removes the links of Enable and tells whether there were any. No unit is done too.
+func (m *Manager) Disable(ctx context.Context, unit string) (changed bool, err error) {
+	err = m.do(ctx, func(ctx context.Context, s *session) error {
+		changes, err := s.units.DisableUnitFilesContext(ctx, []string{unit}, false)
+		changed = changed || len(changes) > 0
+		return err
+	})
+	if err != nil && !errors.Is(err, ErrNoUnit) {
+		return false, fmt.Errorf("disable %s: %w", unit, err)
+	}
+	return changed, nil
+}
+
+// Reload is daemon-reload.
+func (m *Manager) Reload(ctx context.Context) error {
+	err := m.do(ctx, func(ctx context.Context, s *session) error { return s.units.ReloadContext(ctx) })
+	if err != nil {
+		return fmt.Errorf("reload systemd: %w", err)
+	}
+	return nil
+}
+
+// ResetFailed forgets the failures of unit and its start counter. A unit that is not loaded has none.
+func (m *Manager) ResetFailed(ctx context.Context, unit string) error {
+	err := m.do(ctx, func(ctx context.Context, s *session) error {
+		return s.units.ResetFailedUnitContext(ctx, unit)
+	})
+	if err != nil && !errors.Is(err, ErrNoUnit) {
+		return fmt.Errorf("reset failures of %s: %w", unit, err)
+	}
+	return nil
+}
+
+// UnitByPID names the unit that process pid belongs to, "" if it belongs to none or is gone.
+func (m *Manager) UnitByPID(ctx context.Context, pid uint32) (unit string, err error) {
+	err = m.do(ctx, func(ctx context.Context, s *session) error {
+		unit, err = s.units.GetUnitNameByPID(ctx, pid)
+		return err
+	})
+	switch errorName(err) {
+	case "org.freedesktop.systemd1.NoUnitForPID", "org.freedesktop.DBus.Error.UnixProcessIdUnknown":
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the unit of process %d: %w", pid, err)
+	}
+	return unit, nil
+}
+
+// ListUnits returns the ActiveState of the loaded units whose names match one of the patterns (globs).
+func (m *Manager) ListUnits(ctx context.Context, patterns ...string) (map[string]string, error) {
+	units := map[string]string{}
+	err := m.do(ctx, func(ctx context.Context, s *session) error {
+		list, err := s.units.ListUnitsByPatternsContext(ctx, nil, patterns)
+		for _, unit := range list {
+			units[unit.Name] = unit.ActiveState
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list units %v: %w", patterns, err)
+	}
+	return units, nil
+}
