@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	busAddress     = "unix:path=/run/dbus/system_bus_socket"
-	privateAddress = "unix:path=/run/systemd/private"
+	busSocket     = "/run/dbus/system_bus_socket"
+	privateSocket = "/run/systemd/private"
 
 	dialLimit = 5 * time.Second
 	callLimit = 25 * time.Second       // D-Bus' own default
@@ -87,20 +87,24 @@ func (s *session) close() {
 }
 
 func dialHost(ctx context.Context) (*session, error) {
-	s, err := open(ctx, busAddress, true)
-	if err == nil || ctx.Err() != nil || os.Geteuid() != 0 {
-		return s, err
+	s, err := open(ctx, busSocket, true)
+	if err == nil {
+		return s, nil
 	}
-	s, private := open(ctx, privateAddress, false)
+	err = fmt.Errorf("the bus %s does not answer: %w", busSocket, err)
+	if ctx.Err() != nil || os.Geteuid() != 0 {
+		return nil, err
+	}
+	s, private := open(ctx, privateSocket, false)
 	if private != nil {
-		return nil, errors.Join(err, private)
+		return nil, fmt.Errorf("%w, nor does %s: %w", err, privateSocket, private)
 	}
 	return s, nil
 }
 
-// open dials address. The context given to the library is the connection's life, so the
+// open dials a socket. The context given to the library is the connection's life, so the
 // limit of the dial is a timer that is taken away once the connection is there.
-func open(ctx context.Context, address string, bus bool) (*session, error) {
+func open(ctx context.Context, socket string, bus bool) (*session, error) {
 	limit, done := context.WithTimeout(ctx, dialLimit)
 	defer done()
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -108,7 +112,7 @@ func open(ctx context.Context, address string, bus bool) (*session, error) {
 
 	var calls *dbus.Conn // go-systemd dials twice: the first is for calls, the second for signals
 	units, err := sd.NewConnection(func() (*dbus.Conn, error) {
-		conn, err := greet(life, address, bus)
+		conn, err := greet(life, socket, bus)
 		if calls == nil {
 			calls = conn
 		}
@@ -123,13 +127,13 @@ func open(ctx context.Context, address string, bus bool) (*session, error) {
 		if limit.Err() != nil {
 			err = limit.Err()
 		}
-		return nil, fmt.Errorf("dial %s: %w", strings.TrimPrefix(address, "unix:path="), err)
+		return nil, err
 	}
 	return &session{units: units, calls: calls, bus: bus, end: end}, nil
 }
 
-func greet(life context.Context, address string, bus bool) (*dbus.Conn, error) {
-	conn, err := dbus.Dial(address, dbus.WithContext(life))
+func greet(life context.Context, socket string, bus bool) (*dbus.Conn, error) {
+	conn, err := dbus.Dial("unix:path="+socket, dbus.WithContext(life))
 	if err != nil {
 		return nil, err
 	}
