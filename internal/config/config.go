@@ -56,22 +56,14 @@ type Mount struct {
 	ReadOnly bool
 }
 
-// Host is what the configuration's defaults depend on.
-type Host struct {
-	Hostname  string
-	OSID      string // ID of os-release
-	OSVersion string // VERSION_ID of os-release
-	OSLike    string // ID_LIKE of os-release
-	NVIDIA    bool   // NVIDIA device nodes exist
-	Env       func(string) string
-}
-
 // Exec is a credential plugin of client-go (fields of ExecConfig that kubelet uses).
 type Exec struct {
-	APIVersion string
-	Command    string
-	Args       []string
-	Env        []ExecEnv
+	APIVersion         string
+	Command            string
+	Args               []string
+	Env                []ExecEnv
+	InteractiveMode    string
+	ProvideClusterInfo bool
 }
 
 // ExecEnv is one variable of a credential plugin.
@@ -90,11 +82,11 @@ type Config struct {
 	CA          []byte // PEM
 	ClusterDNS  []netip.Addr
 
-	// Exactly one of Token, Exec, Kubeconfig is set, unless Attest is.
+	// Exactly one of Token, Exec, Kubeconfig is set. With Kubeconfig, APIServer and CA
+	// may be empty. Its content is checked by package kubeconfig, which needs YAML.
 	Token      Secret
 	Exec       *Exec
 	Kubeconfig []byte
-	AttestURL  string
 
 	Labels             map[string]string
 	Taints             []string // key=value:Effect
