@@ -1,0 +1,169 @@
+package host
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Main runs the tests of a package that boots hosts. It also is the entry of the
+// processes that stand behind a host, and it fails when a test left something.
+func Main(m *testing.M) int {
+	Enter()
+	code := m.Run()
+	if err := Leave(); err != nil {
+		fmt.Fprintf(os.Stderr, "left behind: %v\n", err)
+		return 1
+	}
+	return code
+}
+
+// Enter is the first call of a program that boots hosts.
+func Enter() { become(); entered.Store(true) }
+
+var entered atomic.Bool
+
+// Leave is its last call: it removes what the hosts shared, and complains about
+// what they should have removed.
+func Leave() error {
+	if product := installed.Swap(nil); product != nil && product.own {
+		if err := os.RemoveAll(product.dir); err != nil {
+			return err
+		}
+	}
+	var left []error
+	mine := ownPrefix() + "*"
+	mount, err := unifiedMount()
+	if err != nil {
+		return err
+	}
+	for _, pattern := range []string{filepath.Join(groundDir(), mine), filepath.Join(mount, mine)} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			return err
+		}
+		for _, path := range found {
+			left = append(left, errors.New(path))
+		}
+	}
+	return errors.Join(left...)
+}
+
+// groundDir is where the folders of running hosts are: on a disk, because hosts
+// put overlays and extended attributes there.
+func groundDir() string {
+	if dir := os.Getenv("UNBOUNDED_GROUND"); dir != "" {
+		return dir
+	}
+	return "/var/tmp/unbounded-ground"
+}
+
+// ownPrefix begins the name of everything that this process makes.
+func ownPrefix() string { return fmt.Sprintf("unbounded-ground.%d.", os.Getpid()) }
+
+// newFolder makes a folder that is locked as long as it is in use: that is how
+// scripts/leftovers tells it from one that was left behind.
+func newFolder() (string, error) {
+	if !entered.Load() {
+		return "", errors.New(`the package has no "func TestMain(m *testing.M) { os.Exit(host.Main(m)) }"`)
+	}
+	if err := os.MkdirAll(groundDir(), 0o700); err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp(groundDir(), ownPrefix())
+	if err != nil {
+		return "", err
+	}
+	return dir, lockFolder(dir)
+}
+
+// lockFolder shares a lock on a folder until the end of the process.
+func lockFolder(dir string) error {
+	file, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	folderLocks.Store(dir, file)
+	return unix.Flock(int(file.Fd()), unix.LOCK_SH)
+}
+
+// folderLocks keeps the locks from the garbage collector.
+var folderLocks sync.Map
+
+// Artefact is the path of something that scripts/testground builds, which it does
+// when it has to: host-bookworm, host-trixie, node-image, kube, mirror.
+func Artefact(name string) (string, error) {
+	command := exec.Command(filepath.Join(checkout(), "scripts/testground"), "path", name)
+	command.Stderr = os.Stderr
+	out, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("build %s: %w; run scripts/testground %s to see why", name, err, name)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// checkout is the folder of the sources, at or above the working directory.
+func checkout() string {
+	dir, err := os.Getwd()
+	for err == nil && dir != "/" {
+		if _, err := os.Stat(filepath.Join(dir, "scripts/testground")); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	return "."
+}
+
+// product is an installation of the unit under test.
+type product struct {
+	dir string
+	own bool // made, and removed, by this process
+}
+
+var (
+	installing sync.Mutex
+	installed  atomic.Pointer[product]
+)
+
+// Product is a folder in which "make install DESTDIR=" has put the unit under test.
+// It is made once in a process; UNBOUNDED_PRODUCT names one that is there already.
+func Product() (string, error) {
+	installing.Lock()
+	defer installing.Unlock()
+	if p := installed.Load(); p != nil {
+		return p.dir, nil
+	}
+	if dir := os.Getenv("UNBOUNDED_PRODUCT"); dir != "" {
+		installed.Store(&product{dir: dir})
+		return dir, nil
+	}
+	dir, err := newFolder()
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
+	}
+	install := exec.Command("make", "-C", checkout(), "--no-print-directory", "install", "DESTDIR="+dir, "PREFIX=/opt/unbounded")
+	if out, err := install.CombinedOutput(); err != nil {
+		return "", errors.Join(fmt.Errorf("make install: %w\n%s", err, out), os.RemoveAll(dir))
+	}
+	installed.Store(&product{dir: dir, own: true})
+	return dir, nil
+}
+
+func randomHex(n int) string {
+	bytes := make([]byte, n)
+	_, _ = rand.Read(bytes) // never fails
+	return hex.EncodeToString(bytes)
+}
