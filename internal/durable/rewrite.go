@@ -1,0 +1,95 @@
+package durable
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rewrite gives the existing file at path other content and keeps its mode, owner and extended
+// attributes: for files that belong to somebody else. A symbolic link is followed. Equal content writes nothing.
+func Rewrite(path string, data []byte) (changed bool, err error) {
+	path, err = filepath.EvalSymlinks(path)
+	if err != nil {
+		return false, err
+	}
+	have, err := os.ReadFile(path)
+	if err != nil || bytes.Equal(have, data) {
+		return false, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return false, err
+	}
+	attributes, err := Xattrs(path)
+	if err != nil {
+		return false, err
+	}
+	temp, err := writeTemp(path, data, info.Mode())
+	if err != nil {
+		return false, err
+	}
+	if err := dress(temp, info, attributes); err != nil {
+		return false, errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(temp))
+	}
+	// Commit point.
+	if err := os.Rename(temp, path); err != nil {
+		return false, errors.Join(err, os.Remove(temp))
+	}
+	return true, SyncDir(filepath.Dir(path))
+}
+
+// dress gives the file at path the owner, mode and attributes of another, durably.
+func dress(path string, info os.FileInfo, attributes map[string][]byte) error {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		if err := os.Lchown(path, int(stat.Uid), int(stat.Gid)); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(path, info.Mode()); err != nil { // a change of owner drops setuid
+		return err
+	}
+	for name, value := range attributes {
+		if err := unix.Lsetxattr(path, name, value, 0); err != nil {
+			return fmt.Errorf("setxattr %s: %w", name, err)
+		}
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Sync(), file.Close())
+}
+
+// Xattrs are the extended attributes of path, a link not followed; nil where there are none or the file system has none.
+func Xattrs(path string) (map[string][]byte, error) {
+	names := make([]byte, 64<<10) // the kernel's limit for the list and for one value
+	size, err := unix.Llistxattr(path, names)
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listxattr %s: %w", path, err)
+	}
+	var attributes map[string][]byte
+	for name := range bytes.SplitSeq(names[:size], []byte{0}) {
+		if len(name) == 0 {
+			continue
+		}
+		value := make([]byte, 64<<10)
+		size, err := unix.Lgetxattr(path, string(name), value)
+		if err != nil {
+			return nil, fmt.Errorf("getxattr %s of %s: %w", name, path, err)
+		}
+		if attributes == nil {
+			attributes = map[string][]byte{}
+		}
+		attributes[string(name)] = value[:size]
+	}
+	return attributes, nil
+}
