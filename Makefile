@@ -8,7 +8,7 @@ GO      ?= go
 GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w'
 HELPERS = $(notdir $(patsubst %/,%,$(wildcard helpers/*/)))
 SLOT    = $(DESTDIR)$(PREFIX)/slots/blue
-TOOLS   = $(GO) tool -modfile=tools/go.mod
+TOOLS   = $(GO) tool -modfile=scripts/tools/go.mod
 
 .PHONY: build install test unit demo bench lint fmt help clean
 
