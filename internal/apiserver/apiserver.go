@@ -99,27 +99,37 @@ type Answer struct {
 	Known bool
 }
 
-// Readyz asks server ("https://name:port"), whose certificate must be signed by a CA
-// of pem, for /readyz, without a credential. Every answer below 500 means that it is there: who may
-// not see /readyz gets 401 or 403. Errors are *Error. The context should have a deadline.
-func Readyz(ctx context.Context, server string, pem []byte) (Answer, error) {
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return Answer{}, &Error{Untrusted, server, errors.New("no certificate in the CA")}
+// Server is an API server and what its certificate is held against.
+type Server struct {
+	URL      string // https://name:port
+	CA       []byte // PEM; empty: the CAs of this host
+	Insecure bool   // the operator wants no look at the certificate
+}
+
+// Readyz asks for /readyz, without a credential. Every answer below 500 means that the
+// server is there: who may not see /readyz gets 401 or 403. Errors are *Error. The context
+// should have a deadline.
+func (s Server) Readyz(ctx context.Context) (Answer, error) {
+	security := &tls.Config{InsecureSkipVerify: s.Insecure}
+	if len(s.CA) > 0 {
+		security.RootCAs = x509.NewCertPool()
+		if !security.RootCAs.AppendCertsFromPEM(s.CA) {
+			return Answer{}, &Error{Untrusted, s.URL, errors.New("no certificate in the CA")}
+		}
 	}
-	answer, err := get(ctx, server, &tls.Config{RootCAs: roots})
+	answer, err := get(ctx, s.URL, security)
 	if err == nil && answer.Status >= 500 {
 		err = fmt.Errorf("answers %d to /readyz", answer.Status)
-		return answer, &Error{Unreachable, server, err}
+		return answer, &Error{Unreachable, s.URL, err}
 	}
 	return answer, err
 }
 
-// Clock asks server for its time without looking at its certificate: the clock of
+// Clock asks for the server's time without looking at its certificate: the clock of
 // this host may be what makes the certificate look wrong. Nothing but the time is
 // taken from the answer, and no credential is sent.
-func Clock(ctx context.Context, server string) (skew time.Duration, known bool) {
-	answer, err := get(ctx, server, &tls.Config{InsecureSkipVerify: true})
+func (s Server) Clock(ctx context.Context) (skew time.Duration, known bool) {
+	answer, err := get(ctx, s.URL, &tls.Config{InsecureSkipVerify: true})
 	return answer.Skew, err == nil && answer.Known
 }
 

@@ -94,6 +94,7 @@ func TestReadyz(t *testing.T) {
 		{"not up", serve(t, good, 500, 0), ca, Unreachable, 500},
 		{"another CA", serve(t, good, 200, 0), otherCA, Untrusted, 0},
 		{"no CA", serve(t, good, 200, 0), []byte("x"), Untrusted, 0},
+		{"the CAs of this host", serve(t, good, 200, 0), nil, Untrusted, 0},
 		{"another name", serve(t, wrongName, 200, 0), wrongNameCA, Untrusted, 0},
 		{"expired", serve(t, expired, 200, 0), expiredCA, Untrusted, 0},
 		{"not TLS", strings.Replace(plain.URL, "http:", "https:", 1), ca, Unreachable, 0},
@@ -105,7 +106,7 @@ func TestReadyz(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			answer, err := Readyz(ctx, test.server, test.ca)
+			answer, err := Server{URL: test.server, CA: test.ca}.Readyz(ctx)
 			if got := KindOf(err); got != test.want || answer.Status != test.status {
 				t.Errorf("Readyz = %d, kind %d (%v), want %d, kind %d", answer.Status, got, err, test.status, test.want)
 			}
@@ -123,18 +124,18 @@ func TestClock(t *testing.T) {
 	cert, ca := certificate(t, "127.0.0.1", time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	for _, ahead := range []time.Duration{0, 10 * time.Minute, -90 * time.Second} {
 		server := serve(t, cert, 200, ahead)
-		answer, err := Readyz(t.Context(), server, ca)
+		answer, err := Server{URL: server, CA: ca}.Readyz(t.Context())
 		if err != nil || !answer.Known {
 			t.Fatalf("Readyz: %v, known %v", err, answer.Known)
 		}
 		if off := (answer.Skew + ahead).Abs(); off > 2*time.Second {
 			t.Errorf("server %v ahead: skew = %v", ahead, answer.Skew)
 		}
-		if skew, known := Clock(t.Context(), server); !known || (skew+ahead).Abs() > 2*time.Second {
+		if skew, known := (Server{URL: server}).Clock(t.Context()); !known || (skew+ahead).Abs() > 2*time.Second {
 			t.Errorf("server %v ahead: Clock = %v, %v", ahead, skew, known)
 		}
 	}
-	if _, known := Clock(t.Context(), "https://api.invalid:6443"); known {
+	if _, known := (Server{URL: "https://api.invalid:6443"}).Clock(t.Context()); known {
 		t.Error("Clock of an absent server is known")
 	}
 }
