@@ -33,8 +33,7 @@ func lay(t *testing.T) (dir string, names []string) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		skip(t, "systemd-analyze is missing: install systemd")
 	}
-	// Not t.TempDir: that is closed to the user nobody.
-	dir, err := os.MkdirTemp("", "unbounded-graph-")
+	dir, err := os.MkdirTemp("", "unbounded-graph-") //nolint:usetesting // t.TempDir is closed to the user nobody
 	if err != nil {
 		t.Fatal(err)
 	}
