@@ -3,6 +3,7 @@
 PREFIX  ?= /opt/unbounded
 DESTDIR ?=
 UNITDIR ?= /etc/systemd/system
+CATALOGDIR ?= /usr/local/lib/systemd/catalog
 GO      ?= go
 
 GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w'
@@ -27,6 +28,8 @@ install: build ## install programs below PREFIX, units into UNITDIR (DESTDIR= fo
 	ln -sfn slots/blue $(DESTDIR)$(PREFIX)/current
 	ln -sfn slots/blue $(DESTDIR)$(PREFIX)/last-good
 	install -m 0644 docs/*.md LICENSE $(DESTDIR)$(PREFIX)/doc
+	@install -d $(DESTDIR)$(CATALOGDIR) && install -m 0644 units/unbounded.catalog $(DESTDIR)$(CATALOGDIR) || \
+		echo "install: no message catalog: $(CATALOGDIR) cannot be written; journalctl -x will not explain our events"
 	@for unit in units/*.service units/*.target; do \
 		sed 's|@root@|$(PREFIX)|g' $$unit > $(DESTDIR)$(UNITDIR)/$${unit##*/} || exit 1; \
 		chmod 0644 $(DESTDIR)$(UNITDIR)/$${unit##*/} || exit 1; \
