@@ -370,14 +370,25 @@ func (k *keeper) reap() {
 	}
 }
 
+// rebootStatus is how nspawn, when it runs in somebody else's cgroup, says that the
+// host wants to be booted again.
+const rebootStatus = 133
+
 func (k *keeper) ended(pid int, status unix.WaitStatus) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if pid != k.boot {
+	was := k.boot
+	if pid == was {
+		k.boot = 0
+	}
+	k.mu.Unlock()
+	if pid != was {
 		return
 	}
-	k.boot = 0
-	_ = emit(event{Kind: "down", Detail: describe(status)})
+	if status.ExitStatus() != rebootStatus {
+		_ = emit(event{Kind: "down", Detail: describe(status)})
+	} else if err := k.start(); err != nil {
+		_ = emit(event{Kind: "error", Detail: err.Error()})
+	}
 }
 
 func describe(status unix.WaitStatus) string {

@@ -112,6 +112,24 @@ func Artefact(name string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
+// ArtefactVersion is the version of a part of an artefact, as its build noted it.
+func ArtefactVersion(artefact, part string) (string, error) {
+	dir, err := Artefact(artefact)
+	if err != nil {
+		return "", err
+	}
+	list, err := os.ReadFile(filepath.Join(dir, "versions"))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(list)) {
+		if version, found := strings.CutPrefix(line, part+" "); found {
+			return strings.TrimSpace(version), nil
+		}
+	}
+	return "", fmt.Errorf("%s has no version of %s", artefact, part)
+}
+
 // checkout is the folder of the sources, at or above the working directory.
 func checkout() string {
 	dir, err := os.Getwd()

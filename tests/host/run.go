@@ -113,7 +113,7 @@ func (h *Host) Command(ctx context.Context, args ...string) *exec.Cmd {
 // Outside prepares a program beside the host: on this machine's files, but in the
 // network in which OutsideIP is; it ends with the host.
 func (h *Host) Outside(ctx context.Context, args ...string) *exec.Cmd {
-	return enter(ctx, filepath.Join(h.cgroup, "services"), h.keeper, []string{"--net", "--pid"}, args)
+	return enter(ctx, filepath.Join(h.cgroup, "services"), h.keeper, []string{"--mount", "--net", "--pid"}, args)
 }
 
 // enter prepares a program in namespaces of a process, as a member of a cgroup.

@@ -1,0 +1,285 @@
+// Package cluster runs a real control plane beside a host under test: etcd,
+// kube-apiserver and kube-controller-manager, at host.OutsideIP, where the host
+// finds them as it would in a network. Like the host they are gone with the test.
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"unbounded/tests/host"
+)
+
+// Server is the address of the API.
+const Server = "https://" + host.OutsideIP + ":6443"
+
+// ServiceDNS is the cluster DNS address that nodes are told; nobody answers there.
+const ServiceDNS = "10.96.0.10"
+
+// Options choose a cluster. The zero value approves nodes that come with Token.
+type Options struct {
+	Manual bool // certificate requests of new nodes wait for Kubectl "certificate approve"
+}
+
+// Cluster is a running control plane.
+type Cluster struct {
+	CA         []byte // PEM
+	Token      string // of a node that joins; its secret begins with "canary"
+	Version    string // of Kubernetes, with the "v"
+	Kubeconfig string // a file on this machine, of an administrator
+
+	host     *host.Host
+	dir      string
+	binaries string
+	api      *api
+	server   *process
+}
+
+// startLimit bounds the start of the control plane, on a machine that does more.
+const startLimit = 2 * time.Minute
+
+// Start runs a control plane beside a host, which may be off.
+func Start(t host.T, h *host.Host, options Options) *Cluster {
+	t.Helper()
+	c, err := start(t, h, options)
+	if err != nil {
+		t.Fatalf("start the cluster: %v", err)
+	}
+	return c
+}
+
+func start(t host.T, h *host.Host, options Options) (*Cluster, error) {
+	binaries, err := host.Artefact("kube")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{
+		Token:    newToken(),
+		host:     h,
+		dir:      filepath.Join(h.Dir, "cluster"),
+		binaries: binaries,
+	}
+	if c.Version, err = host.ArtefactVersion("kube", "kubernetes"); err != nil {
+		return nil, err
+	}
+	c.Kubeconfig = filepath.Join(c.dir, "admin.kubeconfig")
+	if err := c.writeFiles(); err != nil {
+		return nil, err
+	}
+	if _, err := c.run(t, "etcd", etcdFlags(c.dir)); err != nil {
+		return nil, err
+	}
+	if err := c.startServer(t); err != nil {
+		return nil, err
+	}
+	// Not before: it gives up after ten seconds without an API.
+	if _, err := c.run(t, "kube-controller-manager", controllerFlags(c.dir)); err != nil {
+		return nil, err
+	}
+	return c, c.admit(t.Context(), options)
+}
+
+// newToken makes a bootstrap token that no other text contains.
+func newToken() string {
+	secret := make([]byte, 5)
+	_, _ = rand.Read(secret) // never fails
+	return "joiner.canary" + hex.EncodeToString(secret)
+}
+
+// writeFiles makes the certificates and what refers to them.
+func (c *Cluster) writeFiles() error {
+	if err := os.Mkdir(c.dir, 0o700); err != nil {
+		return err
+	}
+	ca, err := newAuthority("kubernetes")
+	if err != nil {
+		return err
+	}
+	c.CA = ca.certificate
+	server, serverErr := ca.server([]string{"kubernetes", "kubernetes.default.svc"}, host.OutsideIP, "127.0.0.1", "10.96.0.1")
+	admin, adminErr := ca.client("admin", "system:masters")
+	_, accounts, accountsErr := newKey()
+	if err := errors.Join(serverErr, adminErr, accountsErr); err != nil {
+		return err
+	}
+	if c.api, err = newAPI(c.host, ca, admin); err != nil {
+		return err
+	}
+	kubeconfig, err := json.Marshal(adminKubeconfig(ca, admin))
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{
+		"ca.crt": ca.certificate, "ca.key": ca.key,
+		"server.crt": server.certificate, "server.key": server.key,
+		"admin.crt": admin.certificate, "admin.key": admin.key,
+		"accounts.key": accounts, "admin.kubeconfig": kubeconfig,
+	} {
+		if err := os.WriteFile(filepath.Join(c.dir, name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adminKubeconfig is the kubeconfig of an administrator, also of the controllers.
+func adminKubeconfig(ca *authority, admin pair) map[string]any {
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "admin",
+		"clusters": []any{map[string]any{"name": "cluster", "cluster": map[string]any{
+			"server": Server, "certificate-authority-data": ca.certificate,
+		}}},
+		"users": []any{map[string]any{"name": "admin", "user": map[string]any{
+			"client-certificate-data": admin.certificate, "client-key-data": admin.key,
+		}}},
+		"contexts": []any{map[string]any{"name": "admin", "context": map[string]any{
+			"cluster": "cluster", "user": "admin",
+		}}},
+	}
+}
+
+func etcdFlags(dir string) []string {
+	return []string{
+		"--data-dir=" + filepath.Join(dir, "etcd"),
+		// The data lives no longer than the test.
+		"--unsafe-no-fsync",
+		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+		"--listen-peer-urls=http://127.0.0.1:2380",
+	}
+}
+
+func serverFlags(dir string) []string {
+	file := func(name string) string { return filepath.Join(dir, name) }
+	return []string{
+		"--etcd-servers=http://127.0.0.1:2379",
+		"--advertise-address=" + host.OutsideIP,
+		"--service-cluster-ip-range=10.96.0.0/16",
+		"--authorization-mode=Node,RBAC",
+		"--enable-bootstrap-token-auth=true",
+		"--client-ca-file=" + file("ca.crt"),
+		"--tls-cert-file=" + file("server.crt"), "--tls-private-key-file=" + file("server.key"),
+		"--kubelet-client-certificate=" + file("admin.crt"), "--kubelet-client-key=" + file("admin.key"),
+		"--service-account-issuer=" + Server,
+		"--service-account-key-file=" + file("accounts.key"),
+		"--service-account-signing-key-file=" + file("accounts.key"),
+	}
+}
+
+func controllerFlags(dir string) []string {
+	file := func(name string) string { return filepath.Join(dir, name) }
+	return []string{
+		"--kubeconfig=" + file("admin.kubeconfig"),
+		"--controllers=csrsigning,csrapproving,csrcleaner,bootstrapsigner,nodelifecycle,serviceaccount,root-ca-cert-publisher",
+		"--cluster-signing-cert-file=" + file("ca.crt"), "--cluster-signing-key-file=" + file("ca.key"),
+		"--root-ca-file=" + file("ca.crt"),
+		"--leader-elect=false",
+	}
+}
+
+// process is a part of the control plane.
+type process struct {
+	kill context.CancelFunc
+	life context.Context // done when the process has ended
+}
+
+func (p *process) stop() { p.kill(); <-p.life.Done() }
+
+// run starts a part of the control plane; what it says goes to a file beside.
+func (c *Cluster) run(t host.T, name string, flags []string) (*process, error) {
+	log, err := os.OpenFile(filepath.Join(c.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	always := context.WithoutCancel(t.Context())
+	ctx, kill := context.WithCancel(always)
+	command := c.host.Outside(ctx, append([]string{filepath.Join(c.binaries, "control", name)}, flags...)...)
+	command.Stdout, command.Stderr = log, log
+	if err := command.Start(); err != nil {
+		kill()
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	life, ended := context.WithCancel(always)
+	go func() { _ = command.Wait(); ended() }()
+	p := &process{kill: kill, life: life}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s says last:\n%s", name, lastOf(log.Name()))
+		}
+		p.stop()
+	})
+	return p, nil
+}
+
+// lastOf is the end of a text file.
+func lastOf(name string) []byte {
+	const enough = 3000
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return text[max(0, len(text)-enough):]
+}
+
+// StopAPI ends the API server, as an outage. StartAPI brings it back.
+func (c *Cluster) StopAPI() { c.server.stop() }
+
+// StartAPI starts the API server again and waits until it is ready.
+func (c *Cluster) StartAPI(t host.T) {
+	t.Helper()
+	if err := c.startServer(t); err != nil {
+		t.Fatalf("start the API: %v", err)
+	}
+}
+
+func (c *Cluster) startServer(t host.T) error {
+	server, err := c.run(t, "kube-apiserver", serverFlags(c.dir))
+	if err != nil {
+		return err
+	}
+	c.server = server
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	context.AfterFunc(server.life, cancel)
+	return c.api.awaitReady(ctx)
+}
+
+// Kubectl runs kubectl as an administrator; it has to succeed.
+func (c *Cluster) Kubectl(t host.T, args ...string) string {
+	t.Helper()
+	out, err := c.TryKubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatalf("kubectl %q: %v", args, err)
+	}
+	return out
+}
+
+// TryKubectl is Kubectl that may fail.
+func (c *Cluster) TryKubectl(ctx context.Context, args ...string) (string, error) {
+	program := filepath.Join(c.binaries, "node/kubectl")
+	command := c.host.Outside(ctx, append([]string{program, "--kubeconfig=" + c.Kubeconfig}, args...)...)
+	out, err := command.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
+	}
+	return string(out), err
+}
+
+// AwaitReady waits until a node is Ready and tells how long that took.
+func (c *Cluster) AwaitReady(t host.T, node string, limit time.Duration) time.Duration {
+	t.Helper()
+	began := time.Now()
+	c.Kubectl(t, "wait", "--for=create", "node/"+node, "--timeout="+limit.String())
+	c.Kubectl(t, "wait", "--for=condition=Ready", "node/"+node, "--timeout="+limit.String())
+	return time.Since(began)
+}
