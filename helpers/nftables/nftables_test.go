@@ -90,7 +90,9 @@ func write(t *testing.T, root, path, content string) {
 	}
 }
 
-func table(name string, owner uint32) nft.Table { return nft.Table{Family: 1, Name: name, Owner: owner} }
+func table(name string, owner uint32) nft.Table {
+	return nft.Table{Family: 1, Name: name, Owner: owner}
+}
 
 func saved(t *testing.T, env *stage.Env) []string {
 	t.Helper()
