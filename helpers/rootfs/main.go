@@ -1,0 +1,32 @@
+// Command rootfs makes the root file system of a machine: its image, unpacked, with the verified binaries of a node.
+//
+// It runs as unbounded-rootfs@<slot>.service. The tree is built beside, as
+// /var/lib/machines/.<slot>.partial, and renamed to /var/lib/machines/<slot> when all
+// of it is on disk; so a tree that has its name is complete. Blobs and downloads are
+// kept in /var/lib/unbounded/oci, whence an attempt that was cut off goes on.
+// A tree that is there is checked against its inventory, and a program that is missing
+// or changed in it is put back by rename, also while the machine runs. Nothing else of
+// it is touched. It writes these three folders, and nothing else.
+package main
+
+import (
+	"context"
+
+	"unbounded/internal/stage"
+	"unbounded/internal/systemd"
+	"unbounded/internal/unpack"
+)
+
+func main() {
+	unpack.Child() // returns, unless this process was started to unpack
+	stage.Main("unbounded-rootfs", converge)
+}
+
+func converge(ctx context.Context, env *stage.Env) error {
+	manager, err := systemd.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer manager.Close()
+	return newBuilder(env, manager).converge(ctx)
+}
