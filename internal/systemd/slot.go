@@ -1,20 +1,23 @@
 package systemd
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"syscall"
 
+	"unbounded/internal/cgroup"
+	"unbounded/internal/machined"
 	"unbounded/internal/paths"
 )
 
-// cgroups are where a host's cgroup v2 tree is: alone, or beside version 1.
-var cgroups = [...]string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
+// What machined's silence means. Only Machine's found=false proves that no machine is registered.
+var (
+	// ErrNoMachined says that machined is not installed. It is absence only together with PID 1 saying
+	// that the slot is inactive.
+	ErrNoMachined = machined.ErrNone
+	// ErrCannotTell says that machined is there and did not answer; the error names why.
+	ErrCannotTell = errors.New("cannot tell whether the machine is registered")
+)
 
 // SlotRuns tells whether slot runs: its systemd-nspawn@ unit is not inactive or failed, or has a job,
 // or processes are left in its cgroup. A unit that is not there does not run. PID 1 always
@@ -28,39 +31,36 @@ func (m *Manager) SlotRuns(ctx context.Context, slot string) (bool, error) {
 	if p.Runs() {
 		return true, nil
 	}
-	return populated(cgroups[:], p.ControlGroup, unit)
-}
-
-// populated looks at the cgroup that systemd names and, since it forgets the name of a unit that has
-// failed or was never loaded, at the one where the template puts it.
-func populated(roots []string, group, unit string) (bool, error) {
-	for _, root := range roots {
-		for _, group := range []string{group, "machine.slice/" + unit} {
-			if group == "" {
-				continue
-			}
-			full, err := eventsPopulated(filepath.Join(root, group, "cgroup.events"))
-			if full || err != nil {
-				return full, err
-			}
-		}
+	// systemd forgets the cgroup of a unit that has failed: the second is where its template puts it.
+	full, err := cgroup.Populated(p.ControlGroup, "/machine.slice/"+unit)
+	if err != nil {
+		return false, fmt.Errorf("ask whether %s runs: %w", slot, err)
 	}
-	return false, nil
+	return full, nil
 }
 
-// eventsPopulated reads a cgroup.events file. A cgroup that is not there, or goes away meanwhile, is empty.
-func eventsPopulated(path string) (bool, error) {
-	data, err := os.ReadFile(path)
+// Machine asks machined for the machine called name: the process id of its PID 1 and its root directory.
+func (m *Manager) Machine(ctx context.Context, name string) (leader uint32, root string, found bool, err error) {
+	machine, found, err := machined.Find(ctx, name)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.ENOTDIR):
-		return false, nil
+	case errors.Is(err, ErrNoMachined):
+		err = fmt.Errorf("machine %s: %w", name, err)
 	case err != nil:
-		return false, err
+		err = fmt.Errorf("machine %s: %w: %s: %w", name, ErrCannotTell, m.whyNoMachined(ctx), err)
 	}
-	for line := range bytes.Lines(data) {
-		if string(bytes.TrimSpace(line)) == "populated 1" {
-			return true, nil
-		}
+	return machine.Leader, machine.Root, found, err
+}
+
+// whyNoMachined names the cause of an unanswered question, which PID 1 knows at once.
+func (m *Manager) whyNoMachined(ctx context.Context) string {
+	p, err := m.Properties(ctx, machined.Unit)
+	switch {
+	case err != nil:
+		return "neither machined nor PID 1 was reached"
+	case p.LoadState == "masked":
+		return machined.Unit + " is masked; run `systemctl unmask " + machined.Unit + "`"
+	case p.ActiveState == "failed":
+		return machined.Unit + " has failed (" + p.Result + "); see `journalctl -u " + machined.Unit + "`"
 	}
-	return false, nil
+	return machined.Unit + " is " + p.ActiveState + " and does not answer"
 }

@@ -1,10 +1,12 @@
 // Package systemd speaks to service managers over D-Bus: the host's, and the one inside a machine.
 //
-// It is the only package that links a D-Bus library. Jobs are waited for in a way that
-// survives daemon-reload, daemon-reexec and a restart of the bus; nothing here waits
-// longer than its context, and single calls not longer than callLimit.
+// Jobs are waited for in a way that survives daemon-reload, daemon-reexec and a restart of
+// the bus; nothing here waits longer than its context, and single calls not longer than
+// callLimit. Users declare the interface that they need; *Manager satisfies it.
 //
-// Users declare the interface they need; *Manager satisfies it.
+// The package is larger than others because it owns go-systemd and everything that is
+// asked of PID 1: connection (systemd.go), units (unit.go), jobs (job.go), and the two
+// questions about machines that need all of it (slot.go, machine.go).
 package systemd
 
 import (
@@ -75,7 +77,6 @@ func (m *Manager) Close() {
 type session struct {
 	units *sd.Conn
 	calls *dbus.Conn // what units makes its calls on: references to units are bound to it
-	bus   bool       // a bus, not systemd's own socket
 	end   context.CancelFunc
 }
 
@@ -129,7 +130,7 @@ func open(ctx context.Context, socket string, bus bool) (*session, error) {
 		}
 		return nil, err
 	}
-	return &session{units: units, calls: calls, bus: bus, end: end}, nil
+	return &session{units: units, calls: calls, end: end}, nil
 }
 
 func greet(life context.Context, socket string, bus bool) (*dbus.Conn, error) {

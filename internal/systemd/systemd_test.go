@@ -2,8 +2,6 @@ package systemd
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/godbus/dbus/v5"
@@ -37,57 +35,6 @@ func TestRuns(t *testing.T) {
 				t.Errorf("Runs() = %v, want %v", got, tt.want)
 			}
 		})
-	}
-}
-
-func TestPopulated(t *testing.T) {
-	t.Parallel()
-	const unit = "systemd-nspawn@kube1.service"
-	tests := []struct {
-		name  string
-		files map[string]string
-		group string
-		want  bool
-	}{
-		{"no cgroup", nil, "", false},
-		{"empty", map[string]string{"machine.slice/" + unit: "populated 0\nfrozen 0\n"}, "", false},
-		{"left behind, name forgotten", map[string]string{"machine.slice/" + unit: "populated 1\nfrozen 0\n"}, "", true},
-		{"left behind, elsewhere", map[string]string{"other.slice/x": "frozen 0\npopulated 1\n"}, "/other.slice/x", true},
-		{"named one is empty, usual one is not", map[string]string{
-			"other.slice/x": "populated 0\n", "machine.slice/" + unit: "populated 1\n",
-		}, "/other.slice/x", true},
-		{"hybrid hierarchy", map[string]string{"unified/machine.slice/" + unit: "populated 1\n"}, "", true},
-		{"another slot", map[string]string{"machine.slice/systemd-nspawn@kube2.service": "populated 1\n"}, "", false},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			root := t.TempDir()
-			for dir, content := range tt.files {
-				dir = filepath.Join(root, dir)
-				if err := os.MkdirAll(dir, 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(dir, "cgroup.events"), []byte(content), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got, err := populated([]string{root, root + "/unified"}, tt.group, unit)
-			if err != nil || got != tt.want {
-				t.Errorf("populated() = %v, %v, want %v", got, err, tt.want)
-			}
-		})
-	}
-}
-
-func TestPopulatedCannotTell(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	if err := os.MkdirAll(root+"/x/cgroup.events", 0o755); err != nil { // reading it fails, as EIO would
-		t.Fatal(err)
-	}
-	if got, err := populated([]string{root}, "/x", "u"); err == nil {
-		t.Errorf("populated() = %v, want an error", got)
 	}
 }
 

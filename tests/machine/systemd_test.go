@@ -145,9 +145,6 @@ func TestInsideJobs(t *testing.T) {
 		if err != nil || two.MainPID == 0 || two.MainPID == one.MainPID {
 			t.Errorf("Restart() = %+v, %v, want another process", two, err)
 		}
-		if units, err := m.ListUnits(t.Context(), "t-d*.service"); err != nil || units["t-daemon.service"] != "active" {
-			t.Errorf("ListUnits() = %v, %v", units, err)
-		}
 		if p, err := m.Stop(within(t, 10*time.Second), "t-daemon.service"); err != nil || p.Runs() {
 			t.Errorf("Stop() = %+v, %v", p, err)
 		}
