@@ -60,6 +60,11 @@ func Main(name string, converge Func) {
 	MainVerbs(name, map[string]Verb{"converge": {Installing, converge}})
 }
 
+// MainComplete runs a helper for complete hosts, with the one verb verify, and ends the process.
+func MainComplete(name string, verify Func) {
+	MainVerbs(name, map[string]Verb{"verify": {Completed, verify}})
+}
+
 // MainVerbs runs a helper that has verbs of its own and ends the process.
 func MainVerbs(name string, verbs map[string]Verb) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)

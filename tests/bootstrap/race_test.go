@@ -1,0 +1,110 @@
+//go:build cluster
+
+package bootstrap
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"unbounded/internal/paths"
+	"unbounded/tests/ground"
+	"unbounded/tests/host"
+)
+
+// Starts in each other's way, at moments spread over a whole bootstrap, and a daemon-reexec in the middle:
+// all end well and each thing is built once.
+func TestConcurrentStarts(t *testing.T) {
+	releases(t, func(t *testing.T, release string) {
+		for _, starts := range []int{2, 5, 20} {
+			t.Run(fmt.Sprint(starts), func(t *testing.T) {
+				g := ground.Boot(t, ground.Options{Host: host.Options{Release: release}})
+				// A client that systemd disconnects in a reexec ends with an error of its own, so
+				// each asks for its job again: what counts is that the target's job succeeds.
+				script := fmt.Sprintf(`
+					for i in $(seq %d); do
+						( sleep $(( RANDOM %% 80 ))e-1 2>/dev/null || true; systemctl start %s; echo "start $? $i" ) &
+					done
+					( sleep 2; systemctl daemon-reload; sleep 1; systemctl daemon-reload ) &
+					wait`, starts, paths.Target)
+				result := g.Run(t, script)
+				for line := range strings.Lines(result.Out) {
+					if strings.HasPrefix(line, "start ") && !strings.HasPrefix(line, "start 0 ") {
+						t.Errorf("%s", line)
+					}
+				}
+				if got := strings.Count(result.Out, "start 0 "); got != starts {
+					t.Errorf("%d of %d starts succeeded\n%s\n%s", got, starts, result.Err, journal(t, g))
+				}
+				once(t, g)
+				g.Cluster.AwaitReady(t, ground.NodeName, readyLimit)
+			})
+		}
+	})
+}
+
+func TestReexecInTheMiddle(t *testing.T) {
+	releases(t, func(t *testing.T, release string) {
+		g := ground.Boot(t, ground.Options{Host: host.Options{Release: release}})
+		g.MustRun(t, "systemctl start --no-block "+paths.Target)
+		g.Await(t, 2*time.Minute, "systemctl is-active "+paths.RootfsUnit("kube1")+" | grep -q activating")
+		g.MustRun(t, "systemctl daemon-reexec")
+		g.Await(t, 5*time.Minute, "test -e "+paths.Complete)
+		startTarget(t, g)
+		once(t, g)
+		g.Cluster.AwaitReady(t, ground.NodeName, readyLimit)
+	})
+}
+
+// once: the tree was put into place, and the machine started, a single time.
+func once(t *testing.T, g *ground.Ground) {
+	t.Helper()
+	for _, row := range []struct{ what, command string }{
+		{"machine starts", "journalctl -b -o cat _SYSTEMD_UNIT=init.scope + _PID=1 | grep -c 'Started " + paths.MachineUnit("kube1") + "'"},
+		{"trees put into place", "journalctl -b -o cat UNBOUNDED_CHANGED=" + paths.Tree("kube1") + " | wc -l"},
+	} {
+		if got := strings.TrimSpace(g.Run(t, row.command).Out); got != "1" {
+			t.Errorf("%s: %s, want 1", row.what, got)
+		}
+	}
+}
+
+// A host is rebooted after each stage, systemd starts the machine where it can, and the retry
+// has another label: the applied configuration is always what the running node was built from.
+func TestRebootAfterEachStage(t *testing.T) {
+	for _, unit := range paths.StageUnits("kube1") {
+		if unit == paths.VerifyUnit {
+			continue
+		}
+		t.Run(unit, func(t *testing.T) {
+			release := "bookworm"
+			g := ground.Boot(t, ground.Options{Host: host.Options{Release: release, Overlay: map[string]host.File{
+				paths.SystemdDir + "/" + unit + ".d/50-reboot.conf": {
+					Content: "[Unit]\nConditionPathExists=\n[Service]\nExecStartPost=/bin/sh -c 'test -e /var/rebooted || { touch /var/rebooted; sync; systemctl reboot -ff; }'\n",
+				},
+			}}})
+			g.Run(t, "systemctl start --no-block "+paths.Target)
+			g.WaitReboot(t)
+			g.MustRun(t, "rm -r "+paths.SystemdDir+"/"+unit+".d && systemctl daemon-reload")
+			g.WriteConfig(t, map[string]any{"Kubelet.Labels.zone": "retry"})
+			startTarget(t, g)
+			g.Cluster.AwaitReady(t, ground.NodeName, readyLimit)
+			appliedIsTrue(t, g)
+		})
+	}
+}
+
+// appliedIsTrue holds the applied configuration against the label with which the Node registered.
+func appliedIsTrue(t *testing.T, g *ground.Ground) {
+	t.Helper()
+	node := strings.TrimSpace(g.Cluster.Kubectl(t, "get", "node", ground.NodeName, "-o", "jsonpath={.metadata.labels.zone}"))
+	applied := g.ReadFile(t, paths.Applied("kube1"))
+	if (node == "retry") != strings.Contains(applied, `"zone": "retry"`) {
+		t.Errorf("the Node registered with zone %q, the applied configuration says:\n%s", node, applied)
+	}
+	built := g.ReadFile(t, paths.Tree("kube1")+paths.Built)
+	if built != applied {
+		t.Errorf("applied configuration is not what the node was built from")
+	}
+}
