@@ -32,6 +32,7 @@ const (
 // Files inside the tree of a machine.
 const (
 	Built               = "/etc/unbounded/built.json"
+	BuiltBefore         = "/etc/unbounded/built-before.json" // Built, while the node stage changes what it was built from
 	Kubeconfig          = "/var/lib/kubelet/kubeconfig"
 	BootstrapKubeconfig = "/var/lib/kubelet/bootstrap-kubeconfig"
 	KubeletConfig       = "/var/lib/kubelet/config.yaml"
@@ -104,6 +105,9 @@ func DropIn(slot string) string { return SystemdDir + "/" + MachineUnit(slot) + 
 
 // DropInFile orders and conditions slot's unit. The name is the public agent's.
 func DropInFile(slot string) string { return DropIn(slot) + "/override.conf" }
+
+// BPFMount is the mount unit of slot's BPF file system; its name is the escaped path of the mount.
+func BPFMount(slot string) string { return SystemdDir + "/run-bpffs-" + slot + ".mount" }
 
 // Applied is the configuration that the running node of slot was built from.
 func Applied(slot string) string { return ConfigDir + "/" + slot + "-applied-config.json" }

@@ -1,0 +1,18 @@
+// Command node writes the files of a node into the tree of its machine, and the machine's settings on the host.
+//
+// It runs as unbounded-node@SLOT.service. In the tree it writes names, kernel module and
+// temporary file settings, masks of units that would act on the host's network, resolvers,
+// and the files of containerd and kubelet. On the host it writes /etc/systemd/nspawn/SLOT.nspawn,
+// the drop-in of systemd-nspawn@SLOT.service and the mount unit of its BPF file system;
+// whoever starts the machine reloads the service manager.
+//
+// The commit point is /etc/unbounded/built.json in the tree: the configuration from which the
+// node is built, without which kubelet does not start. A kubelet that has not joined is
+// stopped while its files change, and built.json is written last. One that has joined gets
+// new files, but built.json stays what it joined with: the stage that waits for the
+// node promotes exactly it. Services whose files changed are marked for a restart.
+package main
+
+import "unbounded/internal/stage"
+
+func main() { stage.Main("unbounded-node", converge) }
