@@ -3,6 +3,7 @@ package cgroup
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // mounts are where a host's hierarchy is: alone, or beside version 1.
@@ -19,6 +21,23 @@ var mounts = [...]string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 // Populated tells whether any process is in one of groups or below, as units name them ("/machine.slice/x").
 // A group that is not there, and the empty name, are empty.
 func Populated(groups ...string) (bool, error) { return populated(mounts[:], groups) }
+
+// AwaitEmpty waits until no process is left in group or below.
+func AwaitEmpty(ctx context.Context, group string) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		full, err := Populated(group)
+		if err != nil || !full {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for cgroup %s to be empty: %w", group, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
 
 func populated(mounts, groups []string) (bool, error) {
 	for _, mount := range mounts {

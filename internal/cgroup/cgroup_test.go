@@ -1,9 +1,11 @@
 package cgroup
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 func write(t *testing.T, path, content string) {
@@ -70,5 +72,14 @@ func TestLeader(t *testing.T) {
 		if got, err := leader(mounts, group); err == nil {
 			t.Errorf("leader(%s) = %d, want an error", group, got)
 		}
+	}
+}
+
+func TestAwaitEmpty(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := AwaitEmpty(ctx, "/no-such.slice/unit.service"); err != nil {
+		t.Errorf("AwaitEmpty() of no cgroup = %v", err)
 	}
 }

@@ -1,0 +1,16 @@
+// Command machine makes a machine run, now and after every boot of the host, with its containerd and kubelet.
+//
+// It runs as unbounded-machine@<slot>.service. A machine that runs is left running, and a service in
+// it is restarted only if the node stage changed its files (package restart), containerd first.
+// A machine that does not run is started, after what a dead one left behind was cleared
+// away: machined's registration and, from systemd 256 on, a mount. It is refused
+// while the other slot runs: two nodes cannot share a host.
+//
+// It writes /run/unbounded/run/<slot>, which lets systemd run this slot in this boot, and has
+// systemd enable systemd-nspawn@<slot>.service and, where the host's owner had disabled it,
+// machines.target (before-image: /var/lib/unbounded/agent/before/machine.json).
+package main
+
+import "unbounded/internal/stage"
+
+func main() { stage.Main("unbounded-machine", converge) }
