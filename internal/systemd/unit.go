@@ -15,6 +15,8 @@ type Properties struct {
 	LoadState      string // loaded, not-found, masked, bad-setting, error
 	UnitFileState  string // enabled, disabled, static, masked, …
 	FragmentPath   string
+	SourcePath     string   // the file a generator made the unit from
+	DropInPaths    []string // as loaded: what came since needs Reload
 	StatusText     string
 	ControlGroup   string // "" while nothing runs
 	InvocationID   string // of the last start, hex; "" if there was none since the unit was loaded
@@ -57,7 +59,8 @@ func fromBus(all map[string]any) Properties {
 	p := Properties{
 		ActiveState: get[string](all, "ActiveState"), SubState: get[string](all, "SubState"),
 		LoadState: get[string](all, "LoadState"), UnitFileState: get[string](all, "UnitFileState"),
-		FragmentPath: get[string](all, "FragmentPath"), StatusText: get[string](all, "StatusText"),
+		FragmentPath: get[string](all, "FragmentPath"), SourcePath: get[string](all, "SourcePath"),
+		DropInPaths: get[[]string](all, "DropInPaths"), StatusText: get[string](all, "StatusText"),
 		ControlGroup: get[string](all, "ControlGroup"), InvocationID: hex.EncodeToString(get[[]byte](all, "InvocationID")),
 		Result: get[string](all, "Result"), ExecMainCode: get[int32](all, "ExecMainCode"),
 		ExecMainStatus: get[int32](all, "ExecMainStatus"), MainPID: get[uint32](all, "MainPID"),
