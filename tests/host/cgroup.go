@@ -13,19 +13,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// hierarchies are the mount points of cgroup hierarchies, that of version 2 first.
+// nspawn makes a cgroup of the same name in each that systemd would use.
+func hierarchies() ([]string, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var first, rest []string
+	for line := range strings.Lines(string(mounts)) {
+		before, after, _ := strings.Cut(line, " - ")
+		kind, _, _ := strings.Cut(after, " ")
+		switch kind {
+		case "cgroup2":
+			first = append(first, strings.Fields(before)[4])
+		case "cgroup":
+			rest = append(rest, strings.Fields(before)[4])
+		}
+	}
+	if len(first) == 0 {
+		return nil, errors.New("no cgroup v2 hierarchy is mounted on this machine; mount one at /sys/fs/cgroup/unified")
+	}
+	return append(first, rest...), nil
+}
+
 // unifiedMount is where this machine has its cgroup v2 hierarchy.
 func unifiedMount() (string, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := hierarchies()
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(mounts)) {
-		before, after, _ := strings.Cut(line, " - ")
-		if strings.HasPrefix(after, "cgroup2 ") {
-			return strings.Fields(before)[4], nil
-		}
-	}
-	return "", errors.New("no cgroup v2 hierarchy is mounted on this machine; mount one at /sys/fs/cgroup/unified")
+	return mounts[0], nil
 }
 
 // makeCgroup makes the cgroup in which a host and its services live.
@@ -43,19 +61,25 @@ func makeCgroup(name string) (string, error) {
 	return path, nil
 }
 
-// removeCgroup removes a cgroup with all below it: the kernel accepts that only
-// when no process is in it any more, deepest first.
-func removeCgroup(path string) {
-	var folders []string
-	_ = filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() {
-			folders = append(folders, path)
-		}
-		return nil
-	})
-	for _, folder := range slices.Backward(folders) {
-		if err := os.Remove(folder); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			fmt.Fprintf(os.Stderr, "remove cgroup: %v\n", err)
+// removeCgroups removes the cgroups of a name with all below them: the kernel takes
+// that only when no process is in them any more, deepest first.
+func removeCgroups(name string) {
+	mounts, err := hierarchies()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "remove cgroups: %v\n", err)
+	}
+	for _, mount := range mounts {
+		var folders []string
+		_ = filepath.WalkDir(filepath.Join(mount, name), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() {
+				folders = append(folders, path)
+			}
+			return nil
+		})
+		for _, folder := range slices.Backward(folders) {
+			if err := os.Remove(folder); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				fmt.Fprintf(os.Stderr, "remove cgroup: %v\n", err)
+			}
 		}
 	}
 }

@@ -116,7 +116,7 @@ func supervise(s spec) error {
 	if err != nil {
 		return err
 	}
-	defer removeCgroup(s.Cgroup)
+	defer removeCgroups(filepath.Base(s.Dir))
 	cgroup, err := os.Open(filepath.Join(s.Cgroup, "keeper"))
 	if err != nil {
 		return err

@@ -43,11 +43,12 @@ func Leave() error {
 	}
 	var left []error
 	mine := ownPrefix() + "*"
-	mount, err := unifiedMount()
+	places, err := hierarchies()
 	if err != nil {
 		return err
 	}
-	for _, pattern := range []string{filepath.Join(groundDir(), mine), filepath.Join(mount, mine)} {
+	for _, place := range append(places, groundDir()) {
+		pattern := filepath.Join(place, mine)
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			return err

@@ -157,7 +157,8 @@ func attributesOf(name string) (string, error) {
 	slices.Sort(names)
 	var text strings.Builder
 	for _, attribute := range names {
-		if strings.HasPrefix(attribute, "trusted.overlay.") {
+		// The list of a layer is empty but for those that the mount hides.
+		if attribute == "" || strings.HasPrefix(attribute, "trusted.overlay.") {
 			continue
 		}
 		value := make([]byte, 64*1024)
