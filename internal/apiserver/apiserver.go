@@ -49,8 +49,13 @@ func KindOf(err error) Kind {
 	if untrusted(err) {
 		return Untrusted
 	}
-	_, isNet := errors.AsType[net.Error](err) // *net.OpError, *net.DNSError, *url.Error, deadlines
-	if _, isTLS := errors.AsType[tls.RecordHeaderError](err); isTLS || isNet || errors.Is(err, io.EOF) || errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[net.Error](err); ok { // *net.OpError, *net.DNSError, *url.Error, deadlines
+		return Unreachable
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok { // not TLS at all
+		return Unreachable
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded) {
 		return Unreachable
 	}
 	return Unknown
