@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"unbounded/internal/credential"
+	"unbounded/internal/diagnosis"
+	"unbounded/internal/exit"
+	"unbounded/internal/kube"
+	"unbounded/internal/kubeconfig"
+	"unbounded/internal/paths"
+	"unbounded/internal/stage"
+	"unbounded/internal/systemd"
+	"unbounded/internal/tree"
+)
+
+// program is what the API server's log shows.
+const program = "unbounded-join"
+
+// pause is between two looks at what only can be asked.
+const pause = 5 * time.Second
+
+// join is the stage; limit is how long it waits for the kubelet.
+func join(limit time.Duration) stage.Func {
+	return func(ctx context.Context, env *stage.Env) error {
+		if env.Slot == "" {
+			return exit.As(exit.Usage, errors.New("usage: unbounded-join converge kube1|kube2"))
+		}
+		root, err := tree.Open(paths.At(env.Root, paths.Tree(env.Slot)))
+		if err != nil {
+			return fmt.Errorf("open tree of %s: %w", env.Slot, err)
+		}
+		defer root.Close()
+		manager, err := systemd.Connect(ctx)
+		if err != nil {
+			return err
+		}
+		defer manager.Close()
+		w := &wait{env: env, root: root, manager: manager}
+		w.doctor = &diagnosis.Doctor{Slot: env.Slot, Node: env.Config.NodeName, Unit: w.unit, LastWords: w.lastWords}
+		if err := w.joined(ctx, limit); err != nil {
+			return err
+		}
+		w.env.Log.Info("node %s has joined", w.doctor.Node)
+		return promote(env, root)
+	}
+}
+
+// wait is the wait for one kubelet.
+type wait struct {
+	env     *stage.Env
+	root    *tree.Root
+	manager *systemd.Manager
+	inner   *systemd.Manager
+	doctor  *diagnosis.Doctor
+}
+
+// joined returns when the kubelet has joined, or with the reason why it has not.
+func (w *wait) joined(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the node has not joined within %v", limit))
+	defer cancel()
+	watch, err := credential.Changes(ctx, w.root)
+	if err != nil {
+		return fmt.Errorf("watch kubelet's credentials: %w", err)
+	}
+	w.bootstrap()
+	var own credential.Own
+	err = w.until(ctx, watch.C, func() (bool, error) {
+		if err := watch.Refresh(); err != nil {
+			return false, err
+		}
+		own, err = credential.Find(w.root, time.Now())
+		if errors.Is(err, credential.ErrNone) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		return err
+	}
+	return w.registered(ctx, own)
+}
+
+// bootstrap gives the doctor the credential that kubelet was given. What is not there or
+// cannot be read is the node stage's: then the doctor looks at kubelet alone.
+func (w *wait) bootstrap() {
+	data, err := w.read(paths.BootstrapKubeconfig)
+	if err != nil {
+		return
+	}
+	if client, err := kube.FromKubeconfig(data, w.read, program); err == nil {
+		w.doctor.Bootstrap = client
+	}
+	if given, err := kubeconfig.Parse(data); err == nil {
+		if id, _, ok := strings.Cut(given.Token, "."); ok && len(id) == 6 { // <id>.<secret>, not a service account's token
+			w.doctor.User = "system:bootstrap:" + id
+		}
+	}
+}
+
+// registered waits for the Node, with kubelet's own credentials: it may see that one.
+func (w *wait) registered(ctx context.Context, own credential.Own) error {
+	if own.Node != "" {
+		w.doctor.Node = own.Node
+	}
+	client, err := kube.FromKubeconfig(own.Kubeconfig, w.read, program)
+	if errors.Is(err, kube.ErrForeignCredential) {
+		w.env.Log.Notice("whether node %s exists cannot be asked: %v", w.doctor.Node, err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("kubelet's own %w", err)
+	}
+	w.doctor.Own = client
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	seen := make(chan struct{}, 1)
+	go func() {
+		// A watch that breaks off is not begun again: asking now and then is enough for the rest.
+		if client.AwaitNode(ctx, w.doctor.Node) == nil {
+			seen <- struct{}{}
+		}
+	}()
+	return w.until(ctx, seen, func() (bool, error) {
+		there, err := client.HasNode(ctx, w.doctor.Node)
+		return err == nil && there, nil // why not, the doctor says
+	})
+}
+
+// until waits for done, asking again after each event and each look of the doctor.
+func (w *wait) until(ctx context.Context, events <-chan struct{}, done func() (bool, error)) error {
+	looks, stop := w.looks(ctx)
+	defer stop()
+	cause := diagnosis.Cause{Text: "nothing is known yet"}
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return ctx.Err()
+			}
+			return fmt.Errorf("%w: %s", context.Cause(ctx), cause.Text)
+		case <-events:
+		case seen := <-looks:
+			cause = seen.cause
+			w.env.Log.Status("waiting for node %s: %s", w.doctor.Node, cause.Text)
+			if seen.final {
+				return errors.New(cause.Text)
+			}
+		}
+	}
+}
+
+type look struct {
+	cause diagnosis.Cause
+	final bool
+}
+
+// looks lets the doctor look now and then. stop ends it, and waits for that.
+func (w *wait) looks(ctx context.Context) (looks <-chan look, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	out := make(chan look)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			cause, final := w.doctor.Look(ctx, time.Now())
+			select {
+			case <-ctx.Done():
+				return
+			case out <- look{cause, final}:
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+		}
+	})
+	return out, func() { cancel(); all.Wait() }
+}
+
+func (w *wait) read(path string) ([]byte, error) { return w.root.ReadLinked(path, 1<<20) }
+
+// unit is the state of kubelet's unit, from the machine's own manager.
+func (w *wait) unit(ctx context.Context) (systemd.Properties, error) {
+	if w.inner == nil {
+		inner, err := w.manager.Inner(ctx, w.env.Slot)
+		if err != nil {
+			return systemd.Properties{}, err
+		}
+		w.inner = inner
+	}
+	return w.inner.Properties(ctx, "kubelet.service")
+}
+
+func (w *wait) lastWords(ctx context.Context) string {
+	leader, _, found, err := w.manager.Machine(ctx, w.env.Slot)
+	if err != nil || !found {
+		return ""
+	}
+	words, err := diagnosis.LastWords(ctx, fmt.Sprintf("/proc/%d/root", leader))
+	if err != nil {
+		w.env.Log.Warn("read kubelet's log: %v, ignoring", err)
+	}
+	return words
+}
