@@ -1,0 +1,138 @@
+// Command demo shows the main job on real input: a booted host, a real image from a
+// registry, a real kubelet and a real API server. It starts the bootstrap target as
+// an operator would, shows what the host says, and ends when the node is Ready.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"unbounded/tests/ground"
+	"unbounded/tests/host"
+)
+
+func main() { os.Exit(host.Program(os.Stdout, run)) }
+
+// readyLimit is for a machine that does other things too.
+const readyLimit = 3 * time.Minute
+
+func run(t host.T) {
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	release := flags.String("release", "bookworm", "Debian `release` of the host, bookworm or trixie")
+	if err := flags.Parse(os.Args[1:]); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			t.Fatalf("see demo -help")
+		}
+		return
+	}
+	clock := &clock{t: t, began: time.Now()}
+	g := ground.Boot(t, ground.Options{Host: host.Options{Release: *release}})
+	clock.step("a host with %s, a cluster, a registry and a mirror", *release)
+
+	t.Logf("\n# systemctl start %s", ground.Target)
+	bootstrap(t, g)
+	clock.step("systemctl start %s", ground.Target)
+
+	g.Cluster.AwaitReady(t, ground.NodeName, readyLimit)
+	clock.step("the node is Ready")
+	t.Logf("\n# kubectl get nodes -o wide\n%s", g.Cluster.Kubectl(t, "get", "nodes", "-o", "wide"))
+
+	again := g.Run(t, "systemctl start "+ground.Target)
+	if again.Code != 0 {
+		t.Fatalf("the second start: exit %d: %s", again.Code, again.Err)
+	}
+	clock.step("systemctl start %s, again", ground.Target)
+	showVersions(t, g)
+	g.PowerOff(t)
+	clock.step("power off")
+	clock.show()
+}
+
+// bootstrap starts the target and shows the journal meanwhile.
+func bootstrap(t host.T, g *ground.Ground) {
+	ctx, stop := context.WithCancel(t.Context())
+	follower := g.Command(ctx, "journalctl", "--follow", "--lines=0", "--output=json", "--unit=unbounded*", "--unit=systemd-nspawn@*")
+	out, err := follower.StdoutPipe()
+	if err == nil {
+		err = follower.Start()
+	}
+	if err != nil {
+		t.Fatalf("follow the journal: %v", err)
+	}
+	shown := make(chan struct{})
+	go func() { follow(t, out); close(shown) }()
+	result := g.Run(t, "systemctl start "+ground.Target+"; code=$?; journalctl --sync; exit $code")
+	stop()
+	<-shown
+	_ = follower.Wait()
+	if result.Code != 0 {
+		t.Fatalf("systemctl start: exit %d: %s\n%s", result.Code, result.Err, g.Run(t, "cat /run/unbounded/last-failure.json").Out)
+	}
+}
+
+// entry is an entry of the journal, as far as it is shown.
+type entry struct {
+	Message any    `json:"MESSAGE"` // not a string if it is binary
+	Unit    string `json:"UNIT"`    // set by PID 1, about a unit
+	Own     string `json:"_SYSTEMD_UNIT"`
+}
+
+func (e entry) unit() string {
+	if e.Unit != "" {
+		return e.Unit
+	}
+	return e.Own
+}
+
+// follow shows the entries of a journal as they come.
+func follow(t host.T, out io.Reader) {
+	began := time.Now()
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e entry
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			continue
+		}
+		t.Logf("%7.2f s  %-32s %v", time.Since(began).Seconds(), strings.TrimSuffix(e.unit(), ".service"), e.Message)
+	}
+}
+
+// showVersions shows what met here.
+func showVersions(t host.T, g *ground.Ground) {
+	const machine = "systemd-run --machine=kube1 --quiet --pipe --wait "
+	t.Logf("\nversions")
+	for _, line := range []struct{ name, command string }{
+		{"host", `. /etc/os-release; echo "$PRETTY_NAME"`},
+		{"systemd", "systemctl --version | head -n 1"},
+		{"kernel", "uname -r"},
+		{"kubelet", machine + "/usr/local/bin/kubelet --version"},
+		{"containerd", machine + "/usr/local/bin/containerd --version"},
+		{"runc", machine + "/usr/local/bin/runc --version | head -n 1"},
+	} {
+		t.Logf("  %-12s %s", line.name, strings.TrimSpace(g.MustRun(t, line.command)))
+	}
+}
+
+// clock notes how long each step took.
+type clock struct {
+	t     host.T
+	began time.Time
+	steps []string
+}
+
+func (c *clock) step(format string, args ...any) {
+	now := time.Now()
+	c.steps = append(c.steps, fmt.Sprintf("  %7.2f s  ", now.Sub(c.began).Seconds())+fmt.Sprintf(format, args...))
+	c.began = now
+}
+
+func (c *clock) show() { c.t.Logf("\ntimings\n%s", strings.Join(c.steps, "\n")) }
