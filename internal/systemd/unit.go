@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Properties are those properties of a unit that our programs read. What a unit's type
@@ -29,6 +30,8 @@ type Properties struct {
 	// ConditionResult is whether the conditions held at the last start; false also when there was none.
 	ConditionResult  bool
 	NeedDaemonReload bool
+	StartedAt        time.Time // of the main process; zero if it never was
+	EndedAt          time.Time // when the unit became inactive or failed; zero if it never was
 
 	conditionsAt uint64 // when the conditions were last looked at, monotonic µs
 }
@@ -66,7 +69,8 @@ func fromBus(all map[string]any) Properties {
 		ExecMainStatus: get[int32](all, "ExecMainStatus"), MainPID: get[uint32](all, "MainPID"),
 		NRestarts: get[uint32](all, "NRestarts"), ConditionResult: get[bool](all, "ConditionResult"),
 		NeedDaemonReload: get[bool](all, "NeedDaemonReload"),
-		conditionsAt:     get[uint64](all, "ConditionTimestampMonotonic"),
+		StartedAt:        moment(all, "ExecMainStartTimestamp"), EndedAt: moment(all, "InactiveEnterTimestamp"),
+		conditionsAt: get[uint64](all, "ConditionTimestampMonotonic"),
 	}
 	if job := get[[]any](all, "Job"); len(job) > 0 { // (id, path)
 		p.Job, _ = job[0].(uint32)
@@ -78,6 +82,14 @@ func fromBus(all map[string]any) Properties {
 func get[T any](all map[string]any, key string) T {
 	value, _ := all[key].(T)
 	return value
+}
+
+// moment is the value of a timestamp in microseconds.
+func moment(all map[string]any, key string) time.Time {
+	if at := get[uint64](all, key); at != 0 {
+		return time.UnixMicro(int64(at))
+	}
+	return time.Time{}
 }
 
 // UnitFileState is how unit is enabled: "enabled", "disabled", "static", "masked" and so on.

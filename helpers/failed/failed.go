@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"unbounded/internal/exit"
+	"unbounded/internal/failure"
+	"unbounded/internal/journal"
+	"unbounded/internal/paths"
+	"unbounded/internal/record"
+	"unbounded/internal/systemd"
+)
+
+func run(ctx context.Context, root string, log *journal.Log) error {
+	owner, err := record.Open(root).Load()
+	if err == nil && owner.Phase == record.Resetting {
+		return nil // reset stopped the stages
+	}
+	ends, err := stages(ctx)
+	if err != nil {
+		return err
+	}
+	note, err := failure.Read(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Warn("%v, writing it anew", err)
+	}
+	end, why := unsaid(note.Time, ends)
+	if why == "" {
+		return nil
+	}
+	cause := fmt.Errorf("%s %s; see `journalctl -b -u %s`", end.unit, why, end.unit)
+	log.With(journal.FieldStage, program(end.unit)).With(journal.FieldInstall, owner.InstallID).Error(journal.Failed, cause)
+	return failure.Write(root, failure.Failure{
+		Stage: program(end.unit), Unit: end.unit, Cause: cause.Error(), Status: status(end.Properties),
+		Time: end.EndedAt, InvocationID: end.InvocationID, InstallID: owner.InstallID,
+	})
+}
+
+// stage is a unit of the target as the attempt has left it.
+type stage struct {
+	unit string
+	systemd.Properties
+}
+
+// stages are in start order: the first is admission, with which every attempt begins.
+func stages(ctx context.Context) ([]stage, error) {
+	manager, err := systemd.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer manager.Close()
+	var all []stage
+	for _, unit := range paths.StageUnits(paths.Slots()[0]) {
+		p, err := manager.Properties(ctx, unit)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, stage{unit, p})
+	}
+	return all, nil
+}
+
+// unsaid is the first stage of this attempt that ended without being able to say why, and why it did; the
+// empty text if there is none, or if a note was written at noted, in this attempt.
+func unsaid(noted time.Time, all []stage) (first stage, why string) {
+	began := all[0].StartedAt
+	if !noted.Before(began) {
+		return stage{}, ""
+	}
+	for _, s := range all {
+		if s.ActiveState != "failed" || s.EndedAt.Before(began) { // not of this attempt
+			continue
+		}
+		if text := killed(s.Properties); text != "" && (why == "" || s.EndedAt.Before(first.EndedAt)) {
+			first, why = s, text
+		}
+	}
+	return first, why
+}
+
+// killed says what ended a stage that could not say it; nothing for one that ended by itself or was stopped.
+func killed(p systemd.Properties) string {
+	switch p.Result {
+	case "timeout":
+		return "was stopped: it ran longer than its TimeoutStartSec="
+	case "oom-kill":
+		return "was killed: the host, or the unit, is out of memory"
+	case "watchdog":
+		return "was killed: it did not answer its watchdog"
+	case "core-dump":
+		return fmt.Sprintf("crashed with signal %d", p.ExecMainStatus)
+	case "signal":
+		if p.ExecMainStatus == 15 || p.ExecMainStatus == 2 { // stopped before it could listen
+			return ""
+		}
+		return fmt.Sprintf("was killed by signal %d", p.ExecMainStatus)
+	case "exit-code":
+		switch exit.Status(p.ExecMainStatus) {
+		case exit.Failed, exit.Usage, exit.StandingDown, exit.Held, exit.NotPermitted, exit.Refused:
+			return ""
+		}
+		if p.ExecMainStatus >= 200 { // systemd's own
+			return fmt.Sprintf("could not be executed: status %d", p.ExecMainStatus)
+		}
+		return fmt.Sprintf("crashed with status %d", p.ExecMainStatus)
+	case "success", "exec-condition":
+		return ""
+	}
+	return "was not run by systemd: " + p.Result
+}
+
+// status is the exit status, or what a shell makes of the signal.
+func status(p systemd.Properties) int {
+	if p.ExecMainCode == 2 || p.ExecMainCode == 3 {
+		return 128 + int(p.ExecMainStatus)
+	}
+	return int(p.ExecMainStatus)
+}
+
+// program is the name of the program that unit runs.
+func program(unit string) string {
+	name, _, _ := strings.Cut(strings.TrimSuffix(unit, ".service"), "@")
+	return name
+}
