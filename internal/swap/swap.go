@@ -1,0 +1,105 @@
+// Package swap lists the active swap areas of the host and turns them off.
+package swap
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"unbounded/internal/before"
+	"unbounded/internal/paths"
+)
+
+// Area is an active swap area.
+type Area struct {
+	Path     string
+	Priority string // below 0: given by the kernel
+}
+
+// List reads the active areas of the host below root. A kernel without swap has none.
+func List(root string) ([]Area, error) {
+	data, err := os.ReadFile(paths.At(root, "/proc/swaps"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parse(string(data))
+}
+
+func parse(text string) ([]Area, error) {
+	var areas []Area
+	first := true
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if first || len(fields) == 0 {
+			first = false // the heading
+			continue
+		}
+		if len(fields) != 5 {
+			return nil, fmt.Errorf("read swap areas: unknown line %q", strings.TrimSpace(line))
+		}
+		areas = append(areas, Area{Path: unescape(fields[0]), Priority: fields[4]})
+	}
+	return areas, nil
+}
+
+// unescape undoes the kernel's octal escapes of blanks and backslashes.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+4 <= len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// Find returns the changes that turn every active area off.
+func Find(root string) ([]before.Change, error) {
+	areas, err := List(root)
+	var changes []before.Change
+	for _, area := range areas {
+		changes = append(changes, before.Change{
+			Kind: before.Swap, Object: area.Path, Now: before.Text("priority " + area.Priority), Want: before.Gone(),
+		})
+	}
+	return changes, err
+}
+
+// Off turns an area off; what is in it goes to memory first. One that is off already is done.
+func Off(root, path string) error {
+	name, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return err
+	}
+	_, _, errno := unix.Syscall(unix.SYS_SWAPOFF, uintptr(unsafe.Pointer(name)), 0, 0)
+	if errno == 0 {
+		return nil
+	}
+	areas, err := List(root)
+	if err != nil {
+		return errors.Join(errno, err)
+	}
+	for _, area := range areas {
+		if area.Path != path {
+			continue
+		}
+		if errno == unix.ENOMEM {
+			return fmt.Errorf("swapoff %s: %w: what is in it does not fit into memory; stop programs or add memory", path, errno)
+		}
+		return fmt.Errorf("swapoff %s: %w", path, errno)
+	}
+	return nil // somebody else was faster
+}
