@@ -1,0 +1,93 @@
+package dropin
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"unbounded/internal/before"
+	"unbounded/internal/fstab"
+	"unbounded/internal/paths"
+	"unbounded/internal/systemd"
+)
+
+// Units is what is asked of the host's service manager.
+type Units interface {
+	Properties(ctx context.Context, unit string) (systemd.Properties, error)
+	ListUnits(ctx context.Context, patterns ...string) (map[string]string, error)
+}
+
+// Runtimes are services that want the node's ports, cgroups or packet filter. The socket comes first: it would start docker again.
+func Runtimes() []string {
+	return []string{"docker.socket", "docker.service", "containerd.service", "kubelet.service"}
+}
+
+// Swappers are services of Debian, Ubuntu and others that turn swap on without a swap unit.
+func Swappers() []string {
+	return []string{"zramswap.service", "zram-config.service", "dphys-swapfile.service", "systemd-swap.service"}
+}
+
+// Firewalls load packet-filter rules at boot, and most flush those of others when they do.
+func Firewalls() []string {
+	return []string{
+		"nftables.service", "iptables.service", "ip6tables.service", "firewalld.service", "ufw.service",
+		"netfilter-persistent.service",
+	}
+}
+
+// SwapUnits are the units that activate swap by themselves. Those made from fstab go with its lines, and those
+// that only mirror an active area have no file.
+func SwapUnits(ctx context.Context, root string, units Units) ([]string, error) {
+	loaded, err := units.ListUnits(ctx, "*.swap")
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(paths.At(root, paths.SystemdDir+"/*.swap"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		loaded[filepath.Base(file)] = ""
+	}
+	var names []string
+	for name := range loaded {
+		p, err := units.Properties(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if p.FragmentPath != "" && p.SourcePath != fstab.File {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Running are the changes that stop those of names that run. Swap units are not among them: they stop with their area.
+func Running(ctx context.Context, units Units, names []string) ([]before.Change, error) {
+	var changes []before.Change
+	for _, name := range names {
+		p, err := units.Properties(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if p.Runs() && !strings.HasSuffix(name, ".swap") {
+			changes = append(changes, before.Change{
+				Kind: before.Unit, Object: name, Now: before.Text("active"), Want: before.Text("inactive"),
+			})
+		}
+	}
+	return changes, nil
+}
+
+// AnyStale tells whether systemd must reload before the drop-ins of names are in effect.
+func AnyStale(ctx context.Context, units Units, names []string) (bool, error) {
+	for _, name := range names {
+		p, err := units.Properties(ctx, name)
+		if err != nil || Stale(name, p) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
