@@ -1,0 +1,58 @@
+// Package hardening names the files that keep a host's own maintenance from disturbing its node.
+package hardening
+
+import "unbounded/internal/run"
+
+const (
+	undone = "Undone by unbounded-reset.target.\n"
+
+	aptFile    = "/etc/apt/apt.conf.d/99-unbounded-no-restart-systemd"
+	aptContent = `// Written by unbounded-conflicts.service: an upgrade that restarts
+// systemd-machined takes the machine down. ` + undone +
+		`Unattended-Upgrade::Package-Blacklist {
+    "systemd";
+    "systemd-container";
+    "systemd-sysv";
+    "libsystemd0";
+    "libcap2";
+    "libcap2-bin";
+    "libpam-cap";
+};
+`
+
+	needrestartFile    = "/etc/needrestart/conf.d/99-unbounded.conf"
+	needrestartContent = `# Written by unbounded-conflicts.service: list services, restart none.
+# ` + undone + `$nrconf{restart} = 'l';
+`
+
+	// networkdFile is read by systemd-networkd when it starts, not when it reloads (measured: 252, 257). It is
+	// not restarted for it: on 252 a restart takes the uplink's addresses away for a moment, and those by DHCP
+	// until the next answer, in the middle of the image pull. The service that runs now removes routes and
+	// rules that are not its own only when a link is reconfigured by hand; every later
+	// start, an upgrade's included, keeps them.
+	networkdFile    = "/etc/systemd/networkd.conf.d/99-unbounded.conf"
+	networkdContent = `# Written by unbounded-conflicts.service: routes and rules of the node are
+# not networkd's to remove. ` + undone + `[Network]
+ManageForeignRoutes=no
+ManageForeignRoutingPolicyRules=no
+`
+)
+
+// File is a file of a host.
+type File struct{ Path, Content string }
+
+// Files are those that the host below root needs: the ones for programs that it has, and the
+// one for systemd-networkd if the host uses that.
+func Files(root string, networkd bool) []File {
+	var files []File
+	if _, found := run.Find(root, "apt-get"); found {
+		files = append(files, File{aptFile, aptContent})
+	}
+	if _, found := run.Find(root, "needrestart"); found {
+		files = append(files, File{needrestartFile, needrestartContent})
+	}
+	if networkd {
+		files = append(files, File{networkdFile, networkdContent})
+	}
+	return files
+}
