@@ -70,12 +70,6 @@ func FileChange(root, path, content string) (Change, error) {
 	return Change{Kind: File, Object: path, Now: now, Want: Text(content)}, err
 }
 
-// RemovalChange compares the file at path with its absence.
-func RemovalChange(root, path string) (Change, error) {
-	now, err := Read(root, path)
-	return Change{Kind: File, Object: path, Now: now, Want: Gone()}, err
-}
-
 // ApplyFile makes a change of kind File and says whether it wrote. The image has been saved.
 // Mode and owner are made right too where only they differ.
 func ApplyFile(root string, c Change) (changed bool, err error) {
