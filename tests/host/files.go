@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -23,10 +24,7 @@ type File struct {
 
 // identity is what distinguishes a host from the tree that it comes from.
 func identity(options Options) map[string]File {
-	name := options.Hostname
-	if name == "" {
-		name = "node-1"
-	}
+	name := cmp.Or(options.Hostname, "node-1")
 	return map[string]File{
 		"/etc/hostname":   {Content: name + "\n"},
 		"/etc/hosts":      {Content: "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 " + name + "\n"},

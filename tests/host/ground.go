@@ -45,6 +45,7 @@ const (
 // spec tells supervisor and keeper what to make.
 type spec struct {
 	Dir   string   `json:"dir"`   // the host's own folder
+	Size  int64    `json:"size"`  // of its disk, in bytes
 	Lower []string `json:"lower"` // read-only trees, the uppermost first
 	Plain []string `json:"plain"` // folders of the host that are no overlay
 	Args  []string `json:"args"`  // more arguments of systemd-nspawn
@@ -187,11 +188,50 @@ func surround(s spec) error {
 	if err := os.Mkdir("/run/systemd", 0o755); err != nil {
 		return err
 	}
+	if err := mountDisk(s); err != nil {
+		return err
+	}
 	if err := mountRoot(s); err != nil {
 		return err
 	}
 	return makeNetwork()
 }
+
+// mountDisk gives the host a file system of its own, sparse in one file. It is real,
+// it can be full, and it goes in one unlink: ext4 does not reuse an inode for minutes
+// after its removal, so that trees which come and go make each other slow.
+func mountDisk(s spec) error {
+	image := s.path("disk.img")
+	file, err := os.Create(image)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(file.Truncate(s.Size), file.Close()); err != nil {
+		return err
+	}
+	for _, command := range [][]string{
+		{"mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", image},
+		{"mount", "-o", "loop", image, s.path("disk")},
+		{"rmdir", s.path("disk/lost+found")},
+	} {
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("make the disk of the host: %s: %w: %s", command[0], err, out)
+		}
+	}
+	names := []string{"disk/upper", "disk/work"}
+	for i := range s.Plain {
+		names = append(names, plainName(i))
+	}
+	for _, name := range names {
+		if err := os.Mkdir(s.path(name), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plainName is where the folder is that a host has instead of an overlay.
+func plainName(i int) string { return "disk/plain" + strconv.Itoa(i) }
 
 // mountRoot puts the host's own layer on the cached trees, and plain folders where
 // the host itself will use an overlay: overlays do not stack.
@@ -199,12 +239,12 @@ func mountRoot(s spec) error {
 	root := s.path("root")
 	// redirect_dir lets the host rename the folders that come from a cached tree.
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,redirect_dir=on",
-		strings.Join(s.Lower, ":"), s.path("upper"), s.path("work"))
+		strings.Join(s.Lower, ":"), s.path("disk/upper"), s.path("disk/work"))
 	if err := unix.Mount("overlay", root, "overlay", 0, options); err != nil {
 		return fmt.Errorf("mount %s: %w", root, err)
 	}
 	for i, folder := range s.Plain {
-		source, target := s.path("plain"+strconv.Itoa(i)), filepath.Join(root, folder)
+		source, target := s.path(plainName(i)), filepath.Join(root, folder)
 		if err := os.MkdirAll(target, 0o755); err != nil {
 			return err
 		}

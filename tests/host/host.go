@@ -20,6 +20,7 @@ package host
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,12 +54,14 @@ type Options struct {
 	Off      bool            // do not boot yet: see Host.On
 	NoWait   bool            // return as soon as PID 1 runs: see Host.WaitReady
 	Args     []string        // more arguments of systemd-nspawn
+	Disk     int64           // bytes that the host can write, default 20 GiB
 }
 
 // Host is a host under test.
 type Host struct {
-	Dir  string // the host's folder on this machine
-	Root string // its tree seen from here; without what it mounts itself
+	Dir     string // the host's folder on this machine
+	Root    string // its tree seen from here; without what it mounts itself
+	Changes string // what is in that tree and not in the cached one
 
 	events   chan event // boot events, in order
 	commands io.WriteCloser
@@ -71,6 +74,8 @@ type Host struct {
 
 // bootLimit bounds a boot or a shutdown that waits for nothing.
 const bootLimit = 2 * time.Minute
+
+const defaultDisk = 20 << 30
 
 // plainFolders are kept off the overlay, because containerd's own overlays lie there.
 var plainFolders = []string{"/var/lib/machines", "/var/lib/unbounded"}
@@ -112,8 +117,8 @@ func create(t T, options Options) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{Dir: dir, events: make(chan event, 64)}
-	s := spec{Dir: dir, Lower: lower, Plain: plainFolders, Args: options.Args}
-	if err := makeFolders(s); err != nil {
+	s := spec{Dir: dir, Size: cmp.Or(options.Disk, defaultDisk), Lower: lower, Plain: plainFolders, Args: options.Args}
+	if err := errors.Join(os.Mkdir(s.path("root"), 0o755), os.Mkdir(s.path("disk"), 0o755)); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	if err := h.supervise(t, s); err != nil {
@@ -122,27 +127,9 @@ func create(t T, options Options) (*Host, error) {
 	return h, nil
 }
 
-// makeFolders makes what is mounted later.
-func makeFolders(s spec) error {
-	names := []string{"upper", "work", "root"}
-	for i := range s.Plain {
-		names = append(names, fmt.Sprintf("plain%d", i))
-	}
-	for _, name := range names {
-		if err := os.Mkdir(s.path(name), 0o755); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // layers are the read-only trees of a host, the uppermost first.
 func layers(options Options) ([]string, error) {
-	release := options.Release
-	if release == "" {
-		release = "bookworm"
-	}
-	tree, err := Artefact("host-" + release)
+	tree, err := Artefact("host-" + cmp.Or(options.Release, "bookworm"))
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +174,9 @@ func (h *Host) supervise(t T, s spec) error {
 		text, _ := os.ReadFile(s.path("ground.log"))
 		return fmt.Errorf("%w\n%s", err, text)
 	}
-	h.Root = filepath.Join("/proc", fmt.Sprint(h.keeper), "root", s.path("root"))
+	view := filepath.Join("/proc", fmt.Sprint(h.keeper), "root")
+	h.Root = filepath.Join(view, s.path("root"))
+	h.Changes = filepath.Join(view, s.path("disk/upper"))
 	return nil
 }
 
