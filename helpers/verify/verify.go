@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"unbounded/internal/config"
+	"unbounded/internal/paths"
+	"unbounded/internal/stage"
+	"unbounded/internal/systemd"
+	"unbounded/units"
+)
+
+// manager is what systemd is asked.
+type manager interface {
+	Properties(ctx context.Context, unit string) (systemd.Properties, error)
+}
+
+// verification looks at one host.
+type verification struct {
+	root     string
+	prefix   string
+	host     manager
+	inner    func(ctx context.Context, slot string) (manager, func(), error)
+	findings []string
+}
+
+func verify(ctx context.Context, env *stage.Env) error {
+	host, err := systemd.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	v := &verification{root: env.Root, prefix: env.Record.Prefix, host: host}
+	if v.prefix == "" {
+		v.prefix = paths.LegacyRoot
+	}
+	v.inner = func(ctx context.Context, slot string) (manager, func(), error) {
+		inner, err := host.Inner(ctx, slot)
+		if err != nil {
+			return nil, nil, err
+		}
+		return inner, inner.Close, nil
+	}
+	return v.run(ctx)
+}
+
+// run returns everything that is not as it should be, on one line.
+func (v *verification) run(ctx context.Context) error {
+	v.file(paths.Complete, 0o600, true)
+	v.programs()
+	if slot, err := v.slot(); err != nil {
+		v.find("%v", err)
+	} else {
+		v.file(paths.Nspawn(slot), 0o644, false)
+		v.file(paths.DropInFile(slot), 0o644, false)
+		v.applied(slot)
+		v.machine(ctx, slot)
+	}
+	if len(v.findings) == 0 {
+		return nil
+	}
+	return fmt.Errorf("this host is not what its install record claims: %s", strings.Join(v.findings, "; "))
+}
+
+func (v *verification) find(format string, args ...any) {
+	finding := fmt.Sprintf(format, args...)
+	if !slices.Contains(v.findings, finding) { // one program is started by several units
+		v.findings = append(v.findings, finding)
+	}
+}
+
+func (v *verification) at(path string) string { return paths.At(v.root, path) }
+
+// slot is where the node runs. Hosts of the public agent have no marker: the first applied configuration counts.
+func (v *verification) slot() (string, error) {
+	var marked []string
+	for _, slot := range paths.Slots() {
+		if _, err := os.Lstat(v.at(paths.Active(slot))); err == nil {
+			marked = append(marked, slot)
+		}
+	}
+	switch len(marked) {
+	case 1:
+		return marked[0], nil
+	case 2:
+		return "", fmt.Errorf("both %s and %s are there: only one machine can be the node", paths.Active(marked[0]), paths.Active(marked[1]))
+	}
+	for _, slot := range paths.Slots() {
+		if _, err := os.Lstat(v.at(paths.Applied(slot))); err == nil {
+			return slot, nil
+		}
+	}
+	return "", fmt.Errorf("neither %s nor an applied configuration says where the node runs", paths.Active("*"))
+}
+
+// file demands a regular file of root with exactly mode, with something in it unless it may be empty.
+func (v *verification) file(path string, mode fs.FileMode, empty bool) bool {
+	info, err := os.Lstat(v.at(path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		v.find("%s is missing", path)
+	case err != nil:
+		v.find("%v", err)
+	case !info.Mode().IsRegular():
+		v.find("%s is not a regular file", path)
+	case info.Mode().Perm() != mode:
+		v.find("%s has mode %04o, want %04o", path, info.Mode().Perm(), mode)
+	case !rooted(info):
+		v.find("%s is not owned by root", path)
+	case info.Size() == 0 && !empty:
+		v.find("%s is empty", path)
+	default:
+		return true
+	}
+	return false
+}
+
+func rooted(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Geteuid() && int(stat.Gid) == os.Getegid() // root, but in tests
+}
+
+// unitDirs are where unit files are installed, in the order in which systemd looks.
+var unitDirs = [...]string{paths.SystemdDir, "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
+
+// programs checks our unit files, and the programs that they start.
+func (v *verification) programs() {
+	files, err := units.Rendered(units.RootToken)
+	if err != nil {
+		v.find("%v", err)
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		v.unit(name, files[name])
+	}
+}
+
+// unit compares a unit file with ours. Its root is read from the file itself: the record's
+// prefix has its links resolved, the file's need not.
+func (v *verification) unit(name, source string) {
+	for _, dir := range unitDirs {
+		path := filepath.Join(dir, name)
+		data, err := os.ReadFile(v.at(path))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			v.find("%v", err)
+			return
+		}
+		if !v.file(path, 0o644, false) {
+			return
+		}
+		root, program := started(string(data))
+		if program == "" {
+			root = v.prefix
+		} else {
+			v.program(root, program)
+		}
+		if strings.ReplaceAll(string(data), root, units.RootToken) != source {
+			v.find("%s differs from this release's", path)
+		}
+		return
+	}
+	v.find("unit %s is missing", name)
+}
+
+// started is the root and the program of the first ExecStart= with one of ours.
+func started(unit string) (root, program string) {
+	for line := range strings.Lines(unit) {
+		command, ok := strings.CutPrefix(strings.TrimSpace(line), "ExecStart=")
+		path, _, _ := strings.Cut(command, " ")
+		if root, name, found := strings.Cut(path, "/current/"); ok && found {
+			return root, "current/" + name
+		}
+	}
+	return "", ""
+}
+
+func (v *verification) program(root, program string) {
+	path := filepath.Join(root, program)
+	info, err := os.Stat(v.at(path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		v.find("%s is missing", path)
+	case err != nil:
+		v.find("%v", err)
+	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+		v.find("%s is not executable", path)
+	}
+}
+
+// applied checks what the node was built from, and its checksum.
+func (v *verification) applied(slot string) {
+	path := paths.Applied(slot)
+	if !v.file(path, 0o600, false) {
+		return
+	}
+	data, err := os.ReadFile(v.at(path))
+	if err != nil {
+		v.find("%v", err)
+		return
+	}
+	if _, err := config.Parse(data, config.ReadHost(v.root)); err != nil {
+		v.find("%s cannot be used: %v", path, err)
+	}
+	if !v.file(path+".sha256", 0o600, false) {
+		return
+	}
+	have, err := os.ReadFile(v.at(path + ".sha256"))
+	sum := sha256.Sum256(data)
+	if err != nil || strings.TrimSpace(string(have)) != hex.EncodeToString(sum[:]) {
+		v.find("%s.sha256 is not the checksum of %s", path, path)
+	}
+}
+
+// machine checks that the slot starts at boot, runs, and alone, and its services with it.
+func (v *verification) machine(ctx context.Context, slot string) {
+	for _, other := range paths.Slots() {
+		unit, err := v.host.Properties(ctx, paths.MachineUnit(other))
+		switch {
+		case err != nil:
+			v.find("%v", err)
+		case other != slot && unit.Runs():
+			v.find("%s is %s beside %s", paths.MachineUnit(other), unit.ActiveState, paths.MachineUnit(slot))
+		case other == slot && unit.UnitFileState != "enabled":
+			v.find("%s is not enabled (%q): it would not start at boot", paths.MachineUnit(slot), unit.UnitFileState)
+		}
+		if other == slot && err == nil && unit.ActiveState != "active" {
+			v.find("%s is %s, want active", paths.MachineUnit(slot), unit.ActiveState)
+			return
+		}
+	}
+	inner, done, err := v.inner(ctx, slot)
+	if err != nil {
+		v.find("%v", err)
+		return
+	}
+	defer done()
+	for _, name := range []string{"containerd.service", "kubelet.service"} {
+		unit, err := inner.Properties(ctx, name)
+		if err != nil {
+			v.find("%v", err)
+		} else if unit.ActiveState != "active" {
+			v.find("%s in %s is %s, want active", name, slot, unit.ActiveState)
+		}
+	}
+}
