@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"unbounded/tests/host"
@@ -212,22 +213,28 @@ func (c *Cluster) run(t host.T, name string, flags []string) (*process, error) {
 	go func() { _ = command.Wait(); ended() }()
 	p := &process{kill: kill, life: life}
 	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("%s says last:\n%s", name, lastOf(log.Name()))
+		if text := complaints(log.Name()); t.Failed() && text != "" {
+			t.Logf("%s complains last:\n%s", name, text)
 		}
 		p.stop()
 	})
 	return p, nil
 }
 
-// lastOf is the end of a text file.
-func lastOf(name string) []byte {
-	const enough = 3000
+// complaints are the last errors in a log of klog's form.
+func complaints(name string) string {
+	const enough = 12
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return []byte(err.Error())
+		return err.Error()
 	}
-	return text[max(0, len(text)-enough):]
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if strings.ContainsAny(line[:1], "EF") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-enough):], "")
 }
 
 // StopAPI ends the API server, as an outage. StartAPI brings it back.

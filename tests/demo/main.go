@@ -4,14 +4,13 @@
 package main
 
 import (
-	"bufio"
-	"context"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -58,23 +57,46 @@ func run(t host.T) {
 
 // bootstrap starts the target and shows the journal meanwhile.
 func bootstrap(t host.T, g *ground.Ground) {
-	ctx, stop := context.WithCancel(t.Context())
-	follower := g.Command(ctx, "journalctl", "--follow", "--lines=0", "--output=json", "--unit=unbounded*", "--unit=systemd-nspawn@*")
-	out, err := follower.StdoutPipe()
-	if err == nil {
-		err = follower.Start()
+	journal := &journal{t: t, host: g.Host, began: time.Now()}
+	ended := make(chan host.Result)
+	go func() { ended <- g.Run(t, "systemctl start "+ground.Target+"; code=$?; journalctl --sync; exit $code") }()
+	for {
+		select {
+		case result := <-ended:
+			journal.show()
+			if result.Code != 0 {
+				t.Fatalf("systemctl start: exit %d: %s%s", result.Code, result.Err, g.Run(t, "cat /run/unbounded/last-failure.json").Out)
+			}
+			return
+		case <-time.After(journalPause):
+			journal.show()
+		}
 	}
+}
+
+// journalPause is how late a line of the journal is shown at most.
+const journalPause = 300 * time.Millisecond
+
+// journal shows what units of the product say.
+type journal struct {
+	t     host.T
+	host  *host.Host
+	began time.Time
+}
+
+// show shows what was said since it was called last.
+func (j *journal) show() {
+	command := j.host.Command(j.t.Context(), "journalctl", "--output=json", "--since=@"+strconv.FormatInt(j.began.Unix(), 10),
+		"--cursor-file=/run/demo.cursor", "--unit=unbounded*", "--unit=systemd-nspawn@*")
+	out, err := command.Output()
 	if err != nil {
-		t.Fatalf("follow the journal: %v", err)
+		j.t.Logf("read the journal: %v", err)
 	}
-	shown := make(chan struct{})
-	go func() { follow(t, out); close(shown) }()
-	result := g.Run(t, "systemctl start "+ground.Target+"; code=$?; journalctl --sync; exit $code")
-	stop()
-	<-shown
-	_ = follower.Wait()
-	if result.Code != 0 {
-		t.Fatalf("systemctl start: exit %d: %s\n%s", result.Code, result.Err, g.Run(t, "cat /run/unbounded/last-failure.json").Out)
+	for line := range bytes.Lines(out) {
+		var e entry
+		if json.Unmarshal(line, &e) == nil {
+			j.t.Logf("%7.2f s  %-36s %v", e.at().Sub(j.began).Seconds(), strings.TrimSuffix(e.unit(), ".service"), e.Message)
+		}
 	}
 }
 
@@ -83,6 +105,7 @@ type entry struct {
 	Message any    `json:"MESSAGE"` // not a string if it is binary
 	Unit    string `json:"UNIT"`    // set by PID 1, about a unit
 	Own     string `json:"_SYSTEMD_UNIT"`
+	Time    string `json:"__REALTIME_TIMESTAMP"`
 }
 
 func (e entry) unit() string {
@@ -92,18 +115,10 @@ func (e entry) unit() string {
 	return e.Own
 }
 
-// follow shows the entries of a journal as they come.
-func follow(t host.T, out io.Reader) {
-	began := time.Now()
-	lines := bufio.NewScanner(out)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var e entry
-		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			continue
-		}
-		t.Logf("%7.2f s  %-32s %v", time.Since(began).Seconds(), strings.TrimSuffix(e.unit(), ".service"), e.Message)
-	}
+// at is when the entry was received.
+func (e entry) at() time.Time {
+	micros, _ := strconv.ParseInt(e.Time, 10, 64)
+	return time.UnixMicro(micros)
 }
 
 // showVersions shows what met here.
