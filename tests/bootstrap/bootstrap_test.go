@@ -62,7 +62,7 @@ func observe(t *testing.T, g *ground.Ground) running {
 		return strings.TrimSpace(g.MustRun(t, "systemctl -M kube1 show -P MainPID "+unit))
 	}
 	return running{
-		Leader:     strings.TrimSpace(g.MustRun(t, "machinectl show -P Leader kube1")),
+		Leader:     strings.TrimSpace(g.MustRun(t, "machinectl show -p Leader --value kube1")),
 		Containerd: inner("containerd"),
 		Kubelet:    inner("kubelet"),
 		Ruleset:    g.MustRun(t, "nft -s list ruleset"),

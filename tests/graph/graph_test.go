@@ -112,15 +112,15 @@ var ceilings = map[string]float64{
 	"unbounded-complete.service":      2.1,
 	"unbounded-conflicts.service":     3.1,
 	"unbounded-failed.service":        2.0,
-	"unbounded-join@.service":         2.8,
+	"unbounded-join@.service":         3.0,
 	"unbounded-kernel.service":        3.8,
-	"unbounded-machine@.service":      4.6,
+	"unbounded-machine@.service":      4.8,
 	"unbounded-nftables.service":      2.6,
-	"unbounded-node@.service":         3.2,
+	"unbounded-node@.service":         3.4,
 	"unbounded-preflight.service":     4.6,
 	"unbounded-prerequisites.service": 9.0,
 	"unbounded-rootfs@.service":       4.4,
-	"unbounded-verify.service":        2.3,
+	"unbounded-verify.service":        2.5,
 }
 
 func TestSecurityCeilings(t *testing.T) {
