@@ -53,8 +53,8 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) error {
 	return err
 }
 
-// awaitReady asks until the API server says that it is ready.
-func (a *api) awaitReady(ctx context.Context) error {
+// awaitReady asks until the API server says that it is ready, or has ended.
+func (a *api) awaitReady(ctx context.Context, ended <-chan struct{}) error {
 	const pause = 50 * time.Millisecond
 	for {
 		err := a.do(ctx, http.MethodGet, "/readyz", nil)
@@ -64,6 +64,8 @@ func (a *api) awaitReady(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for the API server: %w", err)
+		case <-ended:
+			return errors.New("the API server has ended")
 		case <-time.After(pause):
 		}
 	}

@@ -188,11 +188,11 @@ func controllerFlags(dir string) []string {
 
 // process is a part of the control plane.
 type process struct {
-	kill context.CancelFunc
-	life context.Context // done when the process has ended
+	kill  context.CancelFunc
+	ended chan struct{}
 }
 
-func (p *process) stop() { p.kill(); <-p.life.Done() }
+func (p *process) stop() { p.kill(); <-p.ended }
 
 // run starts a part of the control plane; what it says goes to a file beside.
 func (c *Cluster) run(t host.T, name string, flags []string) (*process, error) {
@@ -201,17 +201,15 @@ func (c *Cluster) run(t host.T, name string, flags []string) (*process, error) {
 		return nil, err
 	}
 	defer log.Close()
-	always := context.WithoutCancel(t.Context())
-	ctx, kill := context.WithCancel(always)
+	ctx, kill := context.WithCancel(context.WithoutCancel(t.Context()))
 	command := c.host.Outside(ctx, append([]string{filepath.Join(c.binaries, "control", name)}, flags...)...)
 	command.Stdout, command.Stderr = log, log
 	if err := command.Start(); err != nil {
 		kill()
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	life, ended := context.WithCancel(always)
-	go func() { _ = command.Wait(); ended() }()
-	p := &process{kill: kill, life: life}
+	p := &process{kill: kill, ended: make(chan struct{})}
+	go func() { _ = command.Wait(); close(p.ended) }()
 	t.Cleanup(func() {
 		if text := complaints(log.Name()); t.Failed() && text != "" {
 			t.Logf("%s complains last:\n%s", name, text)
@@ -256,8 +254,7 @@ func (c *Cluster) startServer(t host.T) error {
 	c.server = server
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
-	context.AfterFunc(server.life, cancel)
-	return c.api.awaitReady(ctx)
+	return c.api.awaitReady(ctx, server.ended)
 }
 
 // Kubectl runs kubectl as an administrator; it has to succeed.
