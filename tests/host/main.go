@@ -173,12 +173,26 @@ func Product() (string, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return "", err
 	}
+	unlock, err := lockInstall()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	install := exec.Command("make", "-C", checkout(), "--no-print-directory", "install", "DESTDIR="+dir, "PREFIX=/opt/unbounded")
 	if out, err := install.CombinedOutput(); err != nil {
 		return "", errors.Join(fmt.Errorf("make install: %w\n%s", err, out), os.RemoveAll(dir))
 	}
 	installed.Store(&product{dir: dir, own: true})
 	return dir, nil
+}
+
+// lockInstall keeps test processes from building in the checkout at the same time.
+func lockInstall() (unlock func(), err error) {
+	file, err := os.OpenFile(filepath.Join(groundDir(), "install.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = file.Close() }, unix.Flock(int(file.Fd()), unix.LOCK_EX)
 }
 
 func randomHex(n int) string {
