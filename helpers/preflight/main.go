@@ -26,7 +26,7 @@ func main() {
 	}
 	patience, err := time.ParseDuration(os.Getenv("UNBOUNDED_PREFLIGHT_WAIT"))
 	if err != nil {
-		patience = 5 * time.Minute
+		patience = 2 * time.Minute
 	}
 	stage.Main("unbounded-preflight", stageCheck(patience))
 }

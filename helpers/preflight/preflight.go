@@ -83,7 +83,7 @@ func checks(h *host.Host, c *config.Config) []check.Check {
 	if server, err := remote.Server(c); err == nil {
 		all = append(all, remote.API(server))
 	}
-	return append(all, image(h, c))
+	return append(all, image(h, c), remote.Artifacts(c, paths.At(h.Root, paths.Tree(h.Slot))))
 }
 
 // image asks for the image, and from its size whether there is room for it.
