@@ -1,0 +1,41 @@
+package machined
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/godbus/dbus/v5"
+)
+
+const bus = "org.freedesktop.DBus"
+
+// Known makes the system bus know machined, whose package may have been installed a moment ago: a bus
+// reads its services when it starts, or when it is told to, which is done if need be. It tells whether it was.
+// machined itself is not started. ErrNone says that the bus does not find it on disk.
+func Known(ctx context.Context) (reloaded bool, err error) {
+	err = call(ctx, func(ctx context.Context, conn *dbus.Conn) error {
+		known, err := activatable(ctx, conn)
+		if known || err != nil {
+			return err
+		}
+		if err := conn.BusObject().CallWithContext(ctx, bus+".ReloadConfig", 0).Store(); err != nil {
+			return fmt.Errorf("reload the system bus: %w", err)
+		}
+		reloaded = true
+		known, err = activatable(ctx, conn)
+		if err == nil && !known {
+			err = ErrNone
+		}
+		return err
+	})
+	return reloaded, err
+}
+
+func activatable(ctx context.Context, conn *dbus.Conn) (bool, error) {
+	var names []string
+	if err := conn.BusObject().CallWithContext(ctx, bus+".ListActivatableNames", 0).Store(&names); err != nil {
+		return false, fmt.Errorf("list the services of the system bus: %w", err)
+	}
+	return slices.Contains(names, service), nil
+}
