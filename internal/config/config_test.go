@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,10 +13,9 @@ import (
 
 	"unbounded/internal/config"
 	"unbounded/internal/exit"
+	"unbounded/internal/golden"
 	"unbounded/internal/record"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // The canary of every credential in testdata: no message may show it.
 const canary = "cafe0123456789ab"
@@ -52,26 +50,10 @@ func TestCases(t *testing.T) {
 				lines = problems.List()
 			} else {
 				lines = append([]string{"ok"}, c.Notices...)
-				golden(t, filepath.Join(dir, "applied.json"), string(c.Applied))
+				golden.Check(t, filepath.Join(dir, "applied.json"), string(c.Applied))
 			}
-			golden(t, filepath.Join(dir, "report"), strings.Join(lines, "\n")+"\n")
+			golden.Check(t, filepath.Join(dir, "report"), strings.Join(lines, "\n")+"\n")
 		})
-	}
-}
-
-func golden(t *testing.T, name, have string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(name, []byte(have), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), have); diff != "" {
-		t.Errorf("%s (-want +have):\n%s", name, diff)
 	}
 }
 
