@@ -69,7 +69,7 @@ func stages(ctx context.Context) ([]stage, error) {
 // empty text if there is none, or if a note was written at noted, in this attempt.
 func unsaid(noted time.Time, all []stage) (first stage, why string) {
 	began := all[0].StartedAt
-	if !noted.Before(began) {
+	if !noted.IsZero() && !noted.Before(began) {
 		return stage{}, ""
 	}
 	for _, s := range all {

@@ -85,9 +85,13 @@ func (m *machine) pending() (bool, error) {
 	return false, nil
 }
 
-// prepare makes the services start with the machine, and its manager read unit files that have changed.
+// prepare makes the services start with the machine, and its manager read unit files that have changed: a
+// drop-in in a new folder does not show there, so any mark counts.
 func (m *machine) prepare(ctx context.Context, inner *systemd.Manager) error {
-	reload := false
+	reload, err := m.pending()
+	if err != nil {
+		return err
+	}
 	for _, service := range services {
 		unit := service + ".service"
 		p, err := inner.Properties(ctx, unit)

@@ -3,6 +3,7 @@ package slot
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"unbounded/internal/exit"
@@ -18,6 +19,7 @@ type host struct {
 	unit        systemd.Properties // of the slot's systemd-nspawn@ unit
 	unitFile    string             // how that unit is enabled
 	targetFile  string             // how machines.target is enabled, "" if it is not there
+	dropIn      bool               // our drop-in is on disk
 	other       string             // the other slot
 	otherRuns   bool
 	otherStable bool // it does not start or stop at the moment
@@ -48,7 +50,8 @@ func planHost(h host) ([]step, error) {
 	if h.unitFile != "enabled" {
 		steps = append(steps, enable)
 	}
-	if len(steps) > 0 || h.unit.NeedDaemonReload {
+	unread := h.dropIn && !slices.Contains(h.unit.DropInPaths, paths.DropInFile(h.slot))
+	if len(steps) > 0 || h.unit.NeedDaemonReload || unread {
 		steps = append(steps, reload)
 	}
 	switch {

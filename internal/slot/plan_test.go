@@ -35,6 +35,10 @@ func TestPlanHost(t *testing.T) {
 		{"runs, target disabled by the owner", running(func(h *host) { h.targetFile = "disabled" }), []step{enableTarget, reload}},
 		{"runs, target static", running(func(h *host) { h.targetFile = "static" }), nil},
 		{"runs, drop-in changed", running(func(h *host) { h.unit.NeedDaemonReload = true }), []step{reload}},
+		{"runs, drop-in in a new folder", running(func(h *host) { h.dropIn = true }), []step{reload}},
+		{"runs, drop-in was read", running(func(h *host) {
+			h.dropIn, h.unit.DropInPaths = true, []string{"/etc/systemd/system/systemd-nspawn@kube1.service.d/override.conf"}
+		}), nil},
 		{"reloads", running(state("reloading", "reload")), nil},
 		{"fresh", running(func(h *host) {
 			state("inactive", "dead")(h)

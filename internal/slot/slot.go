@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -90,6 +91,8 @@ func (m *Slot) look(ctx context.Context) (host, error) {
 	if h.unit, err = m.Host.Properties(ctx, m.unit()); err != nil {
 		return host{}, err
 	}
+	_, err = os.Lstat(paths.At(m.Root, paths.DropInFile(m.Name)))
+	h.dropIn = err == nil
 	if h.unitFile, err = m.Host.UnitFileState(ctx, m.unit()); err != nil && !errors.Is(err, systemd.ErrNoUnit) {
 		return host{}, err
 	}

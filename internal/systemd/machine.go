@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -96,28 +98,44 @@ func (m *Manager) leader(ctx context.Context, slot string) (int, error) {
 }
 
 // insideSocket opens (O_PATH) the socket at path as process leader sees it. The pid may belong to another
-// process by now: its root must be tree. Links in the tree cannot lead out of it.
+// process by now: its root must be tree. Links in the tree cannot lead out of it. (openat2 would do
+// in one step, but RestrictSUIDSGID= forbids it.)
 func insideSocket(leader int, tree, path string) (*os.File, error) {
 	own := "/proc/" + strconv.Itoa(leader) + "/root"
-	dir, err := unix.Open(own, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := os.OpenRoot(own)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: own, Err: err}
+		return nil, err
 	}
-	defer unix.Close(dir)
-	var have, want unix.Stat_t
-	if err := errors.Join(unix.Fstat(dir, &have), unix.Stat(tree, &want)); err != nil {
-		return nil, fmt.Errorf("compare %s with %s: %w", own, tree, err)
+	defer root.Close()
+	have, err := root.Stat(".")
+	if err != nil {
+		return nil, err
 	}
-	if have.Dev != want.Dev || have.Ino != want.Ino {
+	want, err := os.Stat(tree)
+	if err != nil {
+		return nil, err
+	}
+	if !os.SameFile(have, want) {
 		return nil, fmt.Errorf("%s is not %s", own, tree)
 	}
-	fd, err := unix.Openat2(dir, strings.TrimPrefix(path, "/"), &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	folder, err := root.Open(filepath.Dir(strings.TrimPrefix(path, "/")))
+	if err != nil {
+		return nil, err
+	}
+	defer folder.Close()
+	fd, err := unix.Openat(int(folder.Fd()), filepath.Base(path), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	return os.NewFile(uintptr(fd), path), nil
+	socket := os.NewFile(uintptr(fd), path)
+	info, err := socket.Stat()
+	if err == nil && info.Mode().Type() != fs.ModeSocket {
+		err = fmt.Errorf("%s is not a socket", path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, socket.Close())
+	}
+	return socket, nil
 }
 
 // procPath names an open file so that it can be dialled.

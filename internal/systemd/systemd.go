@@ -52,13 +52,17 @@ type Manager struct {
 // Connect returns the host's service manager, reached by the system bus or, for root, by
 // systemd's own socket when the bus is away. ctx limits the dial, not the connection's life.
 func Connect(ctx context.Context) (*Manager, error) {
-	return connect(ctx, dialHost)
+	m, err := connect(ctx, dialHost)
+	if err != nil {
+		return nil, fmt.Errorf("connect to systemd: %w", err)
+	}
+	return m, nil
 }
 
 func connect(ctx context.Context, dial func(context.Context) (*session, error)) (*Manager, error) {
 	s, err := dial(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("connect to systemd: %w", err)
+		return nil, err
 	}
 	return &Manager{dial: dial, session: s}, nil
 }

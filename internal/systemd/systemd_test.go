@@ -121,10 +121,10 @@ func TestFromBus(t *testing.T) {
 	t.Parallel()
 	got := fromBus(map[string]any{
 		"ActiveState": "active", "Job": []any{uint32(12), dbus.ObjectPath("/org/freedesktop/systemd1/job/12")},
-		"InvocationID": []byte{0xab, 1}, "MainPID": uint32(5), "ExecMainStatus": int32(3), "ConditionResult": true,
+		"InvocationID": []byte{0xab, 1}, "MainPID": uint32(5), "DropInPaths": []string{"/d"}, "ExecMainStatus": int32(3), "ConditionResult": true,
 		"ControlGroup": 7, // another type than the one we know: left out
 	})
-	want := Properties{ActiveState: "active", Job: 12, InvocationID: "ab01", MainPID: 5, ExecMainStatus: 3, ConditionResult: true}
+	want := Properties{ActiveState: "active", Job: 12, InvocationID: "ab01", MainPID: 5, DropInPaths: []string{"/d"}, ExecMainStatus: 3, ConditionResult: true}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Properties{})); diff != "" {
 		t.Error(diff)
 	}

@@ -28,7 +28,8 @@ type Properties struct {
 	NRestarts      uint32
 	Job            uint32 // 0 if no job is queued
 	// ConditionResult is whether the conditions held at the last start; false also when there was none.
-	ConditionResult  bool
+	ConditionResult bool
+	// NeedDaemonReload is that files of the unit have changed; a drop-in in a new folder does not show.
 	NeedDaemonReload bool
 	StartedAt        time.Time // of the main process; zero if it never was
 	EndedAt          time.Time // when the unit became inactive or failed; zero if it never was
