@@ -111,24 +111,48 @@ func (d *Doctor) asBootstrap(ctx context.Context) Cause {
 		remedy := "the token is unknown to the cluster or has expired: create another one (kubeadm token create), set Kubelet.Auth.BootstrapToken and start again"
 		return blocked(err, "the bootstrap token", remedy)
 	}
-	for _, r := range requests { // the newest first
+	var own []kube.Request // the newest first
+	for _, r := range requests {
 		if r.Subject == "system:node:"+d.Node && (d.User == "" || r.User == d.User) {
-			return request(r)
+			own = append(own, r)
 		}
 	}
-	return Cause{Waiting, "kubelet has not asked for a certificate yet"}
+	if len(own) == 0 {
+		return Cause{Waiting, "kubelet has not asked for a certificate yet"}
+	}
+	if refused := denials(own); own[0].State == kube.Pending && len(refused) > 1 {
+		return Cause{Denied, fmt.Sprintf("certificate requests of this node are denied again and again%s, and kubelet has asked once more (%s): find out who denies them, and why this node is not wanted",
+			because(refused[0]), own[0].Name)}
+	}
+	return request(own[0])
+}
+
+// denials are those requests before the newest that were denied while kubelet asked again
+// and again: it does so for ever, with pauses that grow.
+func denials(own []kube.Request) []kube.Request {
+	const while = 15 * time.Minute
+	var denied []kube.Request
+	for _, r := range own[1:] {
+		if r.State == kube.Denied && own[0].Created.Sub(r.Created) < while {
+			denied = append(denied, r)
+		}
+	}
+	return denied
+}
+
+func because(r kube.Request) string {
+	if r.Reason == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (%s)", r.Reason)
 }
 
 func request(r kube.Request) Cause {
-	reason := ""
-	if r.Reason != "" {
-		reason = fmt.Sprintf(" (%s)", r.Reason)
-	}
 	switch r.State {
 	case kube.Denied:
-		return Cause{Denied, fmt.Sprintf("certificate request %s of this node was denied%s: find out who denies it, and why this node is not wanted", r.Name, reason)}
+		return Cause{Denied, fmt.Sprintf("certificate request %s of this node was denied%s: find out who denies it, and why this node is not wanted", r.Name, because(r))}
 	case kube.Failed:
-		return Cause{Denied, fmt.Sprintf("certificate request %s of this node was approved but could not be signed%s: see the log of kube-controller-manager", r.Name, reason)}
+		return Cause{Denied, fmt.Sprintf("certificate request %s of this node was approved but could not be signed%s: see the log of kube-controller-manager", r.Name, because(r))}
 	case kube.Approved:
 		return Cause{Pending, fmt.Sprintf("certificate request %s of this node is approved but not signed: does kube-controller-manager run, with a CA to sign with?", r.Name)}
 	case kube.Pending:

@@ -36,6 +36,16 @@ func asked(state kube.State) api {
 	}}
 }
 
+// again is a node that asks anew after as many denials, the last of an hour ago.
+func again(denied int) api {
+	now := time.Now()
+	one := func(name string, age time.Duration, state kube.State) kube.Request {
+		return kube.Request{Name: name, User: "system:bootstrap:abcdef", Subject: "system:node:n", State: state, Created: now.Add(-age), Reason: "because"}
+	}
+	requests := []kube.Request{one("csr-3", 0, kube.Pending), one("csr-2", time.Minute, kube.Denied), one("csr-1", 2*time.Minute, kube.Denied)}
+	return api{requests: append(requests[:1+denied], one("csr-0", time.Hour, kube.Denied))}
+}
+
 var (
 	running = systemd.Properties{ActiveState: "active"}
 	looping = systemd.Properties{ActiveState: "activating", NRestarts: 7, Result: "exit-code", ExecMainCode: 1, ExecMainStatus: 3}
@@ -72,6 +82,8 @@ func TestLook(t *testing.T) {
 		{"denied", doctor(asked(kube.Denied), nil, running, nil), Denied, []string{"csr-new", "denied (because)"}},
 		{"cannot be signed", doctor(asked(kube.Failed), nil, running, nil), Denied, []string{"csr-new", "could not be signed (because)"}},
 		{"issued", doctor(asked(kube.Issued), nil, running, nil), Waiting, nil},
+		{"denied again and again", doctor(again(2), nil, running, nil), Denied, []string{"csr-3", "again and again (because)"}},
+		{"denied once before", doctor(again(1), nil, running, nil), Pending, []string{"csr-3"}},
 		{"nothing asked", doctor(api{}, nil, running, nil), Waiting, nil},
 		{"crash loop", doctor(api{}, nil, looping, nil), Crashing, []string{"7 times, exit status 3", "no such flag", "journalctl -M kube1 -u kubelet"}},
 		{"crashes because of the API", doctor(failing(apiserver.Unreachable), nil, looping, nil), Unreachable, nil},
