@@ -76,12 +76,12 @@ func PlainAllowed(host string) bool {
 // CheckURL refuses what is neither https nor permitted plain http.
 func CheckURL(u *url.URL) error {
 	switch {
+	case u.Scheme != "https" && u.Scheme != "http":
+		return fmt.Errorf("scheme %q is not https", u.Scheme)
 	case u.Host == "":
 		return errors.New("URL without a host")
 	case u.Scheme == "https":
 		return nil
-	case u.Scheme != "http":
-		return fmt.Errorf("scheme %q is not https", u.Scheme)
 	case !PlainAllowed(u.Host):
 		return fmt.Errorf("plain http is for localhost and private IP literals only, not for %s", u.Host)
 	}

@@ -102,6 +102,7 @@ func delay(failures int, err error) (time.Duration, error) {
 
 // retry calls try until it succeeds, fails for good, or has failed too often without progress.
 func (c *Client) retry(ctx context.Context, what string, try func(context.Context) (progress bool, err error)) error {
+	what = Redact(what)
 	tries := c.Tries
 	if tries == 0 {
 		tries = defaultTries
@@ -112,7 +113,7 @@ func (c *Client) retry(ctx context.Context, what string, try func(context.Contex
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
-			return fmt.Errorf("get %s: %w", Redact(what), context.Cause(ctx))
+			return fmt.Errorf("get %s: %w", what, context.Cause(ctx))
 		case !transient(err):
 			return redacted{fmt.Errorf("get %s: %w", what, plainError(err))}
 		}
@@ -127,9 +128,9 @@ func (c *Client) retry(ctx context.Context, what string, try func(context.Contex
 		if asked != nil {
 			return redacted{fmt.Errorf("get %s: %w", what, asked)}
 		}
-		c.status("get %s: %s; next try in %s", Redact(what), Redact(plainError(err).Error()), d.Round(100*time.Millisecond))
+		c.status("get %s: %s; next try in %s", what, Redact(plainError(err).Error()), d.Round(100*time.Millisecond))
 		if err := c.pause(ctx, d); err != nil {
-			return fmt.Errorf("get %s: %w", Redact(what), err)
+			return fmt.Errorf("get %s: %w", what, err)
 		}
 	}
 }
