@@ -32,6 +32,7 @@ func run(t host.T) {
 		}
 		return
 	}
+	t.Logf("make install, boot a host, start a cluster, a registry and a mirror beside it")
 	clock := &clock{t: t, began: time.Now()}
 	g := ground.Boot(t, ground.Options{Host: host.Options{Release: *release}})
 	clock.step("a host with %s, a cluster, a registry and a mirror", *release)
@@ -82,20 +83,27 @@ type journal struct {
 	t     host.T
 	host  *host.Host
 	began time.Time
+
+	cursor string // of the last entry that was shown
 }
 
 // show shows what was said since it was called last.
 func (j *journal) show() {
-	command := j.host.Command(j.t.Context(), "journalctl", "--output=json", "--since=@"+strconv.FormatInt(j.began.Unix(), 10),
-		"--cursor-file=/run/demo.cursor", "--unit=unbounded*", "--unit=systemd-nspawn@*")
-	out, err := command.Output()
-	if err != nil {
-		j.t.Logf("read the journal: %v", err)
+	from := "--after-cursor=" + j.cursor
+	if j.cursor == "" {
+		from = "--since=@" + strconv.FormatInt(j.began.Unix(), 10)
 	}
+	command := j.host.Command(j.t.Context(), "journalctl", "--output=json", from, "--unit=unbounded*", "--unit=systemd-nspawn@*")
+	// journalctl of systemd 257 is not content with a journal that says nothing new.
+	out, _ := command.Output()
 	for line := range bytes.Lines(out) {
 		var e entry
-		if json.Unmarshal(line, &e) == nil {
-			j.t.Logf("%7.2f s  %-36s %v", e.at().Sub(j.began).Seconds(), strings.TrimSuffix(e.unit(), ".service"), e.Message)
+		if json.Unmarshal(line, &e) != nil {
+			continue
+		}
+		j.cursor = e.Cursor
+		if !e.noise() {
+			j.t.Logf("%7.2f s  %-32s %v", e.at().Sub(j.began).Seconds(), strings.TrimSuffix(e.unit(), ".service"), e.Message)
 		}
 	}
 }
@@ -106,6 +114,7 @@ type entry struct {
 	Unit    string `json:"UNIT"`    // set by PID 1, about a unit
 	Own     string `json:"_SYSTEMD_UNIT"`
 	Time    string `json:"__REALTIME_TIMESTAMP"`
+	Cursor  string `json:"__CURSOR"`
 }
 
 func (e entry) unit() string {
@@ -113,6 +122,15 @@ func (e entry) unit() string {
 		return e.Unit
 	}
 	return e.Own
+}
+
+// noise is the console of the machine, and what PID 1 says of every unit.
+func (e entry) noise() bool {
+	if strings.HasPrefix(e.Own, "systemd-nspawn@") {
+		return true
+	}
+	text, _ := e.Message.(string)
+	return strings.HasSuffix(text, ": Deactivated successfully.")
 }
 
 // at is when the entry was received.

@@ -33,6 +33,7 @@ import (
 const (
 	supervisorName = "unbounded-ground-supervisor"
 	keeperName     = "unbounded-ground-keeper"
+	janitorName    = "unbounded-ground-janitor"
 	specVariable   = "UNBOUNDED_GROUND_SPEC"
 )
 
@@ -70,6 +71,8 @@ func become() {
 		role = supervise
 	case keeperName:
 		role = keep
+	case janitorName:
+		role = tidy
 	default:
 		return
 	}
@@ -100,6 +103,15 @@ func self(role string, s spec) (*exec.Cmd, error) {
 }
 
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// tidy removes a folder when the test has ended.
+func tidy(s spec) error {
+	if err := lockFolder(s.Dir); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, os.RemoveAll(s.Dir))
+}
 
 // supervise starts the keeper in its namespaces, waits for its end and cleans up.
 func supervise(s spec) error {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -36,8 +37,8 @@ var entered atomic.Bool
 // Leave is its last call: it removes what the hosts shared, and complains about
 // what they should have removed.
 func Leave() error {
-	if product := installed.Swap(nil); product != nil && product.own {
-		if err := os.RemoveAll(product.dir); err != nil {
+	if product := installed.Swap(nil); product != nil {
+		if err := product.remove(); err != nil {
 			return err
 		}
 	}
@@ -145,8 +146,8 @@ func checkout() string {
 
 // product is an installation of the unit under test.
 type product struct {
-	dir string
-	own bool // made, and removed, by this process
+	dir    string
+	remove func() error
 }
 
 var (
@@ -163,12 +164,16 @@ func Product() (string, error) {
 		return p.dir, nil
 	}
 	if dir := os.Getenv("UNBOUNDED_PRODUCT"); dir != "" {
-		installed.Store(&product{dir: dir})
+		installed.Store(&product{dir: dir, remove: func() error { return nil }})
 		return dir, nil
 	}
 	dir, err := newFolder()
 	if err != nil {
 		return "", err
+	}
+	remove, err := hireJanitor(dir)
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return "", err
@@ -180,10 +185,27 @@ func Product() (string, error) {
 	defer unlock()
 	install := exec.Command("make", "-C", checkout(), "--no-print-directory", "install", "DESTDIR="+dir, "PREFIX=/opt/unbounded")
 	if out, err := install.CombinedOutput(); err != nil {
-		return "", errors.Join(fmt.Errorf("make install: %w\n%s", err, out), os.RemoveAll(dir))
+		return "", errors.Join(fmt.Errorf("make install: %w\n%s", err, out), remove())
 	}
-	installed.Store(&product{dir: dir, own: true})
+	installed.Store(&product{dir: dir, remove: remove})
 	return dir, nil
+}
+
+// hireJanitor has a folder removed when this process ends, or the function is called.
+func hireJanitor(dir string) (remove func() error, err error) {
+	janitor, err := self(janitorName, spec{Dir: dir})
+	if err != nil {
+		return nil, err
+	}
+	janitor.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	life, err := janitor.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := janitor.Start(); err != nil {
+		return nil, err
+	}
+	return func() error { return errors.Join(life.Close(), janitor.Wait()) }, nil
 }
 
 // lockInstall keeps test processes from building in the checkout at the same time.
