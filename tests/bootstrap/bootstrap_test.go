@@ -103,7 +103,6 @@ func TestBootstrap(t *testing.T) {
 		} {
 			if !t.Run(step.name, func(t *testing.T) { step.run(t, g) }) {
 				t.Logf("journal:\n%s", journal(t, g))
-				break
 			}
 		}
 	})
@@ -141,8 +140,17 @@ func stagesOverlap(t *testing.T, g *ground.Ground) {
 	}
 }
 
+// unchangedRetry starts the target on a host whose record was put back to installing. The best of five
+// counts for the time: kubelet and the control plane share the processors.
 func unchangedRetry(t *testing.T, g *ground.Ground) {
-	g.MustRun(t, reinstall)
+	if best := retry(t, g, 5); best > time.Second {
+		t.Errorf("an unchanged retry took %v, want under 1 s", best)
+	}
+}
+
+// retry starts the target several times, holds it to changing nothing, and returns the shortest time.
+func retry(t *testing.T, g *ground.Ground, times int) time.Duration {
+	t.Helper()
 	// The phase and the marker are the test's own changes.
 	trees := func() host.Tree {
 		files := tree(t, g)
@@ -151,18 +159,20 @@ func unchangedRetry(t *testing.T, g *ground.Ground) {
 		}
 		return files
 	}
+	best := time.Hour
 	before, files := observe(t, g), trees()
-	took := startTarget(t, g)
+	for range times {
+		g.MustRun(t, reinstall)
+		best = min(best, startTarget(t, g))
+	}
 	if diff := cmp.Diff(before, observe(t, g)); diff != "" {
 		t.Errorf("an unchanged retry changed what runs:\n%s", diff)
 	}
 	if diff := cmp.Diff(files, trees()); diff != "" {
 		t.Errorf("an unchanged retry changed files:\n%s", diff)
 	}
-	t.Logf("unchanged retry: %v", took.Round(time.Millisecond))
-	if took > time.Second {
-		t.Errorf("an unchanged retry took %v, want under 1 s", took)
-	}
+	t.Logf("unchanged retry: %v", best.Round(time.Millisecond))
+	return best
 }
 
 func completeHost(t *testing.T, g *ground.Ground) {
@@ -230,12 +240,12 @@ func changedLabel(t *testing.T, g *ground.Ground) {
 	if after := observe(t, g); !sameButKubelet(before, after) {
 		t.Errorf("want another kubelet and nothing else:\n%s", cmp.Diff(before, after))
 	}
-	unchangedRetry(t, g)
+	retry(t, g, 1)
 }
 
 func foreignTable(t *testing.T, g *ground.Ground) {
 	g.MustRun(t, "nft add table inet foreign && nft 'add chain inet foreign c { type filter hook input priority 0; }' && nft add rule inet foreign c tcp dport 4711 counter accept")
-	unchangedRetry(t, g)
+	retry(t, g, 1)
 }
 
 // rebooted: the machine comes back by itself, and nothing else on the host has a say in the packet filter.
@@ -250,24 +260,26 @@ func rebooted(t *testing.T, g *ground.Ground) {
 	if state := strings.TrimSpace(g.Run(t, "systemctl is-enabled "+paths.MachineUnit("kube1")).Out); state != "enabled" {
 		t.Errorf("%s is %s, want enabled", paths.MachineUnit("kube1"), state)
 	}
-	unchangedRetry(t, g)
+	retry(t, g, 1)
 }
 
 // canary: the token is nowhere but in files that only root can read.
 func canary(t *testing.T, g *ground.Ground) {
-	secret := g.Cluster.Token[strings.Index(g.Cluster.Token, ".")+1:]
+	// By a file: the search must not find its own arguments.
+	const pattern = "/dev/canary"
+	g.WriteFile(t, pattern, host.File{Content: g.Cluster.Token[strings.Index(g.Cluster.Token, ".")+1:] + "\n", Mode: 0o600})
 	for what, command := range map[string]string{
 		"the journal":                "journalctl -o export --no-pager; journalctl -M kube1 -o export --no-pager",
 		"unit properties":            "systemctl show '*' --all; systemctl -M kube1 show '*' --all; systemctl status --no-pager '*'",
 		"arguments and environments": "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null",
 		"temporary files":            "find /tmp /var/tmp -type f -exec cat {} +",
 	} {
-		script := fmt.Sprintf("{ %s; } 2>/dev/null | grep -a -c %s", command, secret)
+		script := fmt.Sprintf("{ %s; } 2>/dev/null | grep -a -c -f %s", command, pattern)
 		if found := strings.TrimSpace(g.Run(t, script).Out); found != "0" {
 			t.Errorf("the token is in %s, %s times", what, found)
 		}
 	}
-	holders := g.MustRun(t, "grep -r -l -s -a "+secret+" /etc /var /run /opt /root /home --exclude-dir=proc --exclude-dir=sys --exclude-dir=log | xargs -r stat -c '%a %U %n' | sort")
+	holders := g.MustRun(t, "grep -r -l -s -a -f "+pattern+" /etc /var /run /opt /root /home --exclude-dir=proc --exclude-dir=sys --exclude-dir=log | xargs -r stat -c '%a %U %n' | sort")
 	allowed := false
 	for line := range strings.Lines(holders) {
 		if !strings.HasPrefix(line, "600 root ") {
