@@ -91,7 +91,7 @@ func parseDocument(body []byte, contentType string) (document, error) {
 	switch {
 	case strings.HasPrefix(kind, dockerSchema1):
 		return d, errors.New("is in Docker's old format, schema 1; push the image again with a current tool")
-	case strings.HasPrefix(kind, "text/"):
+	case kind == "text/html":
 		return d, fmt.Errorf("is %s, not a manifest: is a captive portal or a proxy answering?", kind)
 	}
 	if err := json.Unmarshal(body, &d); err != nil {
