@@ -379,7 +379,11 @@ func TestEveryCrash(t *testing.T) {
 				t.Parallel()
 				for kill := 0; ; kill++ {
 					done := false
-					for joins := -1; joins <= kill; joins++ {
+					last := kill
+					if from == "nothing" {
+						last = -1 // no kubelet starts before the end
+					}
+					for joins := -1; joins <= last; joins++ {
 						if joins < 8 || joins == kill/2 || joins == kill { // in between, files are written one by one
 							done = crash(t, from, retry, kill, joins)
 						}
@@ -420,7 +424,7 @@ func crash(t *testing.T, from, retry string, kill, joins int) (done bool) {
 	w.events = nil
 	w.start() // a reboot, before the retry
 	if joins == kill {
-		w.join()
+		w.join() // in the reboot
 	}
 	w.must(w.node(w.configuration(label(retry, tokenB)), -1))
 	w.machine()

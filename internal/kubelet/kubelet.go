@@ -222,9 +222,7 @@ StartLimitIntervalSec=0
 [Service]
 ExecStart=/usr/local/bin/kubelet --config=` + paths.KubeletConfig + ` $KUBELET_KUBECONFIG_ARGS $KUBELET_NODE_CONFIG_ARGS $KUBELET_TUNING_ARGS $KUBELET_EXTRA_ARGS
 Restart=always
-RestartSec=1
-RestartSteps=10
-RestartMaxDelaySec=60
+RestartSec=5
 SuccessExitStatus=143
 
 [Install]
