@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -180,6 +181,9 @@ func (c *Client) kind(err error) error {
 		kind = apiserver.Forbidden
 	case apierrors.IsServerTimeout(err), apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err), apierrors.IsTooManyRequests(err), apierrors.IsTimeout(err):
 		kind = apiserver.Unreachable
+	}
+	if outer, ok := errors.AsType[*url.Error](err); ok {
+		err = outer.Err // the request's URL says nothing that the caller does not
 	}
 	return &apiserver.Error{Kind: kind, Server: c.Server, Err: err}
 }
