@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -63,9 +64,12 @@ func TestInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	releases(t, func(t *testing.T, release string) {
-		h := host.Boot(t, host.Options{Release: release, Bare: true, Overlay: map[string]host.File{
+		h := host.Boot(t, host.Options{Release: release, Bare: true, Args: bindTree(t), Overlay: map[string]host.File{
 			"/opt/machine.test": {Content: string(content), Mode: 0o755},
 		}})
+		plant(t, h)
+		h.WriteFile(t, paths.RunSlot+"/kube1", host.File{})
+		h.MustRun(t, "systemctl daemon-reload")
 		result := h.Run(t, "UNBOUNDED_INSIDE=1 /opt/machine.test -test.v -test.timeout=10m -test.run '"+cmp.Or(os.Getenv("INSIDE_RUN"), "^TestInside.")+"'")
 		t.Log(result.Out)
 		if result.Code != 0 || !strings.Contains(result.Out, "--- PASS: TestInside") {
@@ -126,27 +130,40 @@ func alone(t *testing.T, unit string) string {
 	return strings.Join(kept, "")
 }
 
-// boot boots a host that is admitted and has a tree with stubs of containerd and kubelet in kube1.
-func boot(t *testing.T, release string) *host.Host {
+// bindTree shows a host the tree of a machine as /mnt.
+func bindTree(t *testing.T) []string {
 	t.Helper()
 	node, err := host.Artefact("node-tree")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return []string{"--bind-ro=" + node + ":/mnt"}
+}
+
+// boot boots a host that is admitted and has a machine in kube1.
+func boot(t *testing.T, release string) *host.Host {
+	t.Helper()
 	h := host.Boot(t, host.Options{
-		Release: release, Args: []string{"--bind-ro=" + node + ":/mnt"},
+		Release: release, Args: bindTree(t),
 		Overlay: map[string]host.File{
 			paths.Config:                             {Content: configuration(t), Mode: 0o600},
 			"/etc/systemd/system/t-machine@.service": {Content: alone(t, "unbounded-machine@.service")},
 		},
 	})
 	h.MustRun(t, "systemctl start "+paths.AdmitUnit)
+	plant(t, h)
+	return h
+}
+
+// plant makes what the rootfs and node stages make, with stubs of containerd and kubelet.
+func plant(t *testing.T, h *host.Host) {
+	t.Helper()
 	h.MustRun(t, "cp -a /mnt "+tree+" && rm -f "+tree+"/etc/machine-id")
 	var c config.Config
 	slot := "kube1"
 	for path, content := range map[string]string{
 		paths.Nspawn(slot):                              nspawn.Settings(slot, &c, nspawn.Devices{}),
-		paths.DropInFile(slot):                          nspawn.DropIn(slot, &c, nspawn.Devices{}),
+		paths.DropInFile(slot):                          nspawn.DropIn(slot, paths.DefaultRoot, &c, nspawn.Devices{}),
 		paths.BPFMount(slot):                            nspawn.Mount(slot),
 		tree + "/etc/machine-id":                        strings.Repeat("0123456789abcdef", 2) + "\n",
 		tree + "/etc/systemd/system/containerd.service": containerd,
@@ -158,7 +175,6 @@ func boot(t *testing.T, release string) *host.Host {
 	for _, unit := range append(nspawn.FirewallUnits(), "systemd-networkd.service", "systemd-networkd.socket", "systemd-resolved.service", "systemd-sysctl.service") {
 		h.WriteFile(t, tree+"/etc/systemd/system/"+unit, host.File{Link: "/dev/null"})
 	}
-	return h
 }
 
 // state is the process ids of nspawn, machine, containerd and kubelet.
@@ -308,6 +324,28 @@ func TestMachine(t *testing.T) {
 			h.MustRun(t, "mv "+tree+paths.Built+" /tmp/; systemctl -M kube1 stop kubelet")
 			fails(t, "1", "kubelet.service", "condition")
 			h.MustRun(t, "mv /tmp/built.json "+tree+paths.Built)
+			converge(t)
+		})
+		t.Run("kubelet waits for the socket of containerd", func(t *testing.T) {
+			h.MustRun(t, "systemctl -M kube1 stop kubelet; sed -i 's,^ExecStart=.*,ExecStart=/bin/sh -c \"sleep 3; exec socat UNIX-LISTEN:/run/containerd/containerd.sock\\,fork SYSTEM:true\",' "+tree+
+				"/etc/systemd/system/containerd.service; touch /run/unbounded/restart/kube1.containerd")
+			converge(t)
+			times := strings.Fields(h.MustRun(t, "systemctl -M kube1 show -P ExecMainStartTimestampMonotonic containerd; systemctl -M kube1 show -P ExecMainStartTimestampMonotonic kubelet"))
+			first, _ := strconv.Atoi(times[0])
+			second, _ := strconv.Atoi(times[1])
+			if second-first < 3_000_000 {
+				t.Errorf("kubelet was started %d µs after containerd, whose socket came after 3 s", second-first)
+			}
+		})
+		t.Run("a machine that hangs", func(t *testing.T) {
+			const freeze = "/sys/fs/cgroup/machine.slice/systemd-nspawn@kube1.service/payload/cgroup.freeze"
+			h.MustRun(t, "echo 1 >"+freeze)
+			began := time.Now()
+			fails(t, "1", "machine kube1", "does not answer", "journalctl -M kube1")
+			if took := time.Since(began); took > 15*time.Second {
+				t.Errorf("took %v to say so", took)
+			}
+			h.MustRun(t, "echo 0 >"+freeze)
 			converge(t)
 		})
 		t.Run("no bus in the machine", func(t *testing.T) {
