@@ -62,7 +62,7 @@ func (p *Placer) Keep(item Item, have inventory.Binary) []string {
 // note is the name of the note that holds the digest of item. The query is no part of it.
 func note(item Item) string {
 	address, _, _ := strings.Cut(item.URL, "?")
-	sum := sha256.Sum256([]byte(address))
+	sum := sha256.Sum256([]byte(address + " " + item.Version))
 	return "artifact-" + hex.EncodeToString(sum[:])
 }
 
