@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,7 @@ import (
 
 // Rewrite gives the existing file at path other content and keeps its mode, owner and extended
 // attributes: for files that belong to somebody else. A symbolic link is followed. Equal content writes nothing.
+// The caller is the only one of our writers.
 func Rewrite(path string, data []byte) (changed bool, err error) {
 	path, err = filepath.EvalSymlinks(path)
 	if err != nil {
@@ -30,6 +32,9 @@ func Rewrite(path string, data []byte) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if err := SweepFor(path); err != nil {
+		return false, err
+	}
 	temp, err := writeTemp(path, data, info.Mode())
 	if err != nil {
 		return false, err
@@ -42,6 +47,20 @@ func Rewrite(path string, data []byte) (changed bool, err error) {
 		return false, errors.Join(err, os.Remove(temp))
 	}
 	return true, SyncDir(filepath.Dir(path))
+}
+
+// SweepFor removes the temporary files that a killed writer of path left. The caller is path's only writer.
+func SweepFor(path string) error {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), "."+filepath.Base(path)+tempMark) {
+			err = errors.Join(err, os.Remove(filepath.Join(filepath.Dir(path), entry.Name())))
+		}
+	}
+	return err
 }
 
 // dress gives the file at path the owner, mode and attributes of another, durably.

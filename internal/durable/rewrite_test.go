@@ -28,12 +28,19 @@ func TestRewrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	left := filepath.Join(dir, ".file"+tempMark+"0123")
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	changed, err := Rewrite(link, []byte("new"))
 	if err != nil || !changed {
 		t.Fatalf("Rewrite = %v, %v, want true", changed, err)
 	}
 	if target, err := os.Readlink(link); err != nil || target != "file" {
 		t.Errorf("the link is %q, %v, want it kept", target, err)
+	}
+	if _, err := os.Lstat(left); !os.IsNotExist(err) {
+		t.Errorf("what a killed writer left is still there, %v", err)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil || string(data) != "new" {
