@@ -189,6 +189,9 @@ func (i *Image) Save() error {
 	if bytes.Equal(data, i.saved) {
 		return nil
 	}
+	if err := durable.SweepFor(i.path); err != nil {
+		return err
+	}
 	if _, err := durable.Write(i.path, data, 0o600); err != nil {
 		return fmt.Errorf("save before-image: %w", err)
 	}

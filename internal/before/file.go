@@ -73,6 +73,11 @@ func FileChange(root, path, content string) (Change, error) {
 // ApplyFile makes a change of kind File and says whether it wrote. The image has been saved.
 // Mode and owner are made right too where only they differ.
 func ApplyFile(root string, c Change) (changed bool, err error) {
+	if c.Needed() {
+		if err := durable.SweepFor(paths.At(root, c.Object)); err != nil {
+			return false, err
+		}
+	}
 	if c.Want.Absent {
 		return durable.Remove(paths.At(root, c.Object))
 	}
