@@ -31,6 +31,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(host.Main(m)) }
 
+// waitLimit is for what systemd does in a moment.
+const waitLimit = 20 * time.Second
+
 const start = "systemctl start " + paths.KernelUnit + " " + paths.NftablesUnit
 
 // firewall is what an operator's Debian has: a service that flushes, loads rules that would cut the node off, and
