@@ -96,12 +96,17 @@ func (d *Doctor) cause(ctx context.Context) Cause {
 	case d.Bootstrap != nil:
 		ask = d.asBootstrap
 	}
-	if ask != nil {
-		if cause := ask(ctx); cause.Kind != Waiting || unit.Kind == Waiting {
-			return cause
-		}
+	if ask == nil {
+		return unit
 	}
-	return unit
+	cause := ask(ctx)
+	switch {
+	case cause.Kind == Unreachable, cause.Kind == Untrusted, cause.Kind == Rejected:
+		return cause // whatever became of kubelet because of it
+	case unit.Kind == Crashing:
+		return unit // and the requests are those of an earlier kubelet
+	}
+	return cause
 }
 
 // asBootstrap asks for the certificate requests: bootstrap tokens may list them.

@@ -87,6 +87,7 @@ func TestLook(t *testing.T) {
 		{"nothing asked", doctor(api{}, nil, running, nil), Waiting, nil},
 		{"crash loop", doctor(api{}, nil, looping, nil), Crashing, []string{"7 times, exit status 3", "no such flag", "journalctl -M kube1 -u kubelet"}},
 		{"crashes because of the API", doctor(failing(apiserver.Unreachable), nil, looping, nil), Unreachable, nil},
+		{"crash loop after a denial", doctor(asked(kube.Denied), nil, looping, nil), Crashing, nil},
 		{"start limit", doctor(api{}, nil, systemd.Properties{ActiveState: "failed", Result: "start-limit-hit"}, nil), Crashing, []string{"failed (start-limit-hit)"}},
 		{"stopped", doctor(api{}, nil, systemd.Properties{ActiveState: "inactive"}, nil), Crashing, []string{"does not run"}},
 		{"starting", doctor(api{}, nil, systemd.Properties{ActiveState: "inactive", Job: 3}, nil), Waiting, nil},
