@@ -141,6 +141,7 @@ func tree(t *testing.T, root string) map[string]string {
 
 // busy is a host on which everything that can be in the way is.
 func busy(t *testing.T) setup {
+	t.Helper()
 	s := newHost(t)
 	for _, unit := range []string{"docker.socket", "docker.service", "nftables.service"} {
 		s.units.units[unit] = loaded("active")
@@ -194,8 +195,11 @@ func TestConvergeTwice(t *testing.T) {
 		kind   before.Kind
 		object string
 	}{
-		{before.Unit, "docker.service"}, {before.Swap, "/dev/sda2"}, {before.Line, "/etc/fstab:/dev/sda2 none swap sw 0 0"},
-		{before.Key, "/etc/docker/daemon.json:iptables"}, {before.File, paths.ConditionDropIn("docker.service")},
+		{before.Unit, "docker.service"},
+		{before.Swap, "/dev/sda2"},
+		{before.Line, "/etc/fstab:/dev/sda2 none swap sw 0 0"},
+		{before.Key, "/etc/docker/daemon.json:iptables"},
+		{before.File, paths.ConditionDropIn("docker.service")},
 	} {
 		if !image.Has(entry.kind, entry.object) {
 			t.Errorf("no before-image of %s %s", entry.kind, entry.object)

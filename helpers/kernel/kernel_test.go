@@ -142,58 +142,50 @@ func TestEnsureRepairsDrift(t *testing.T) {
 }
 
 func TestEnsureErrors(t *testing.T) {
+	const modules = "/lib/modules/6.1.0-test/modules.dep"
 	for _, test := range []struct {
 		name   string
-		change func(t *testing.T, root string)
-		load   func(root string) error
+		lacks  string            // of the host
+		has    map[string]string // files of it
+		load   error
 		want   string
 		status exit.Status
 	}{
 		{
-			name:   "no such parameter",
-			change: func(t *testing.T, root string) { remove(t, root, "/proc/sys/kernel/panic") },
-			want:   "kernel.panic does not exist", status: exit.Refused,
+			name: "no such parameter", lacks: "/proc/sys/kernel/panic",
+			want: "kernel.panic does not exist", status: exit.Refused,
 		},
 		{
-			name:   "no such module",
-			change: func(t *testing.T, root string) { remove(t, root, "/proc/sys/net/bridge") },
-			want:   "no module br_netfilter", status: exit.Refused,
+			name: "no such module", lacks: "/proc/sys/net/bridge",
+			want: "no module br_netfilter", status: exit.Refused,
 		},
 		{
-			name: "module fails to load",
-			change: func(t *testing.T, root string) {
-				remove(t, root, "/proc/sys/net/bridge")
-				write(t, root, "/lib/modules/6.1.0-test/modules.dep", "kernel/net/bridge/br_netfilter.ko.xz: kernel/net/bridge/bridge.ko.xz\n")
-			},
-			load: func(string) error { return errors.New("key was rejected") },
+			name: "module fails to load", lacks: "/proc/sys/net/bridge", load: errors.New("key was rejected"),
+			has:  map[string]string{modules: "kernel/net/bridge/br_netfilter.ko.xz: kernel/net/bridge/bridge.ko.xz\n"},
 			want: "load module br_netfilter: key was rejected", status: exit.Failed,
 		},
 		{
 			name: "module changes nothing",
-			change: func(t *testing.T, root string) {
-				write(t, root, "/proc/filesystems", "\text4\n")
-				write(t, root, "/lib/modules/6.1.0-test/modules.dep", "kernel/fs/overlayfs/overlay.ko:\n")
-			},
-			load: func(string) error { return nil },
+			has:  map[string]string{"/proc/filesystems": "\text4\n", modules: "kernel/fs/overlayfs/overlay.ko:\n"},
 			want: "still missing", status: exit.Failed,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			root := host(t)
-			test.change(t, root)
+			if test.lacks != "" {
+				if err := os.RemoveAll(filepath.Join(root, test.lacks)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for path, content := range test.has {
+				write(t, root, path, content)
+			}
 			var log bytes.Buffer
-			err := ensure(t.Context(), env(root, &log), func(context.Context, string) error { return test.load(root) })
+			err := ensure(t.Context(), env(root, &log), func(context.Context, string) error { return test.load })
 			if err == nil || !strings.Contains(err.Error(), test.want) || exit.Of(err) != test.status {
 				t.Errorf("err = %v, status %d, want %q, status %d", err, exit.Of(err), test.want, test.status)
 			}
 		})
-	}
-}
-
-func remove(t *testing.T, root, path string) {
-	t.Helper()
-	if err := os.RemoveAll(filepath.Join(root, path)); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -53,12 +53,14 @@ func TestNote(t *testing.T) {
 		{"the owner removed it", []Entry{saved}, Gone(), Text("1"), []Entry{{Sysctl, "k", Gone(), []State{Text("1")}, "boot-2"}}},
 		{
 			"another release wants another value",
-			[]Entry{saved}, Text("1"), Text("2"),
+			[]Entry{saved},
+			Text("1"), Text("2"),
 			[]Entry{{Sysctl, "k", Text("0"), []State{Text("2"), Text("1")}, "boot-1"}},
 		},
 		{
 			"and was killed before its change",
-			[]Entry{{Sysctl, "k", Text("0"), []State{Text("2"), Text("1")}, "boot-1"}}, Text("1"), Text("2"),
+			[]Entry{{Sysctl, "k", Text("0"), []State{Text("2"), Text("1")}, "boot-1"}},
+			Text("1"), Text("2"),
 			[]Entry{{Sysctl, "k", Text("0"), []State{Text("2"), Text("1")}, "boot-1"}},
 		},
 	} {

@@ -16,8 +16,8 @@ import (
 // Read is the state of the file at path on the host below root. Whatever is neither a
 // regular file nor a symbolic link is an error.
 func Read(root, path string) (State, error) {
-	real := paths.At(root, path)
-	info, err := os.Lstat(real)
+	file := paths.At(root, path)
+	info, err := os.Lstat(file)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		dir, err := missingDir(root, filepath.Dir(path))
 		return State{Absent: true, MissingDir: dir}, err
@@ -26,7 +26,7 @@ func Read(root, path string) (State, error) {
 		return State{}, err
 	}
 	if info.Mode().Type() == fs.ModeSymlink {
-		target, err := os.Readlink(real)
+		target, err := os.Readlink(file)
 		return State{Link: target}, err
 	}
 	if !info.Mode().IsRegular() {
@@ -36,7 +36,7 @@ func Read(root, path string) (State, error) {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		s.UID, s.GID = stat.Uid, stat.Gid
 	}
-	data, err := os.ReadFile(real)
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return State{}, err
 	}
@@ -45,7 +45,7 @@ func Read(root, path string) (State, error) {
 	} else {
 		s.Bytes = data
 	}
-	s.Xattrs, err = durable.Xattrs(real)
+	s.Xattrs, err = durable.Xattrs(file)
 	return s, err
 }
 

@@ -2,7 +2,8 @@
 //
 // A foreign ruleset is never understood here: what the kernel dumps is kept as it is and
 // replayed, because every way through types or text loses part of it. The package is on
-// raw netlink for that reason; github.com/google/nftables is for rules of our own.
+// raw netlink for that reason; github.com/google/nftables is for rules of our own. It is larger than other
+// packages because saving and replaying must know the same attributes of the same objects.
 package nft
 
 import (
@@ -83,7 +84,7 @@ func (c *Conn) generation() (uint32, error) {
 }
 
 // dump returns the messages that the kernel answers kind with.
-func (c *Conn) dump(kind netlink.HeaderType, family uint8, attributes []netlink.Attribute) ([]netlink.Message, error) {
+func (c *Conn) dump(kind uint16, family uint8, attributes []netlink.Attribute) ([]netlink.Message, error) {
 	data, err := netlink.MarshalAttributes(attributes)
 	if err != nil {
 		return nil, err
@@ -158,20 +159,21 @@ func verdict(sent []netlink.Message, last uint32, answers []byte) error {
 			continue
 		}
 		number := syscall.Errno(-int32(binary.NativeEndian.Uint32(answer.Data)))
-		switch {
-		case number == 0:
+		switch number {
+		case 0:
 			done = done || answer.Header.Seq == last
 			continue
-		case number == unix.ERESTART:
+		case unix.ERESTART:
 			return ErrChanged
-		case number == unix.EPERM:
+		case unix.EPERM:
 			return ErrNotPermitted
+		default:
+			at := slices.IndexFunc(sent, func(m netlink.Message) bool { return m.Header.Sequence == answer.Header.Seq })
+			if at < 0 {
+				return number
+			}
+			return fmt.Errorf("%s: %w", describe(sent[at]), number)
 		}
-		at := slices.IndexFunc(sent, func(m netlink.Message) bool { return m.Header.Sequence == answer.Header.Seq })
-		if at < 0 {
-			return number
-		}
-		return fmt.Errorf("%s: %w", describe(sent[at]), number)
 	}
 	if !done {
 		return errors.New("netfilter did not answer")
@@ -186,9 +188,9 @@ func batch(kind netlink.HeaderType) netlink.Message {
 	}
 }
 
-func request(kind netlink.HeaderType, family uint8, flags netlink.HeaderFlags, attributes []byte) netlink.Message {
+func request(kind uint16, family uint8, flags netlink.HeaderFlags, attributes []byte) netlink.Message {
 	return netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Flags: netlink.Request | flags},
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
 		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attributes...),
 	}
 }

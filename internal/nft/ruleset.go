@@ -59,8 +59,8 @@ const (
 
 // object is a kind of message in a dump.
 type object struct {
-	kind netlink.HeaderType // NFT_MSG_NEW…
-	get  netlink.HeaderType // NFT_MSG_GET…
+	kind uint16 // NFT_MSG_NEW…
+	get  uint16 // NFT_MSG_GET…
 	name string
 	// input are the attributes that a kernel takes. It dumps more: handles, use counts, and what newer ones tell.
 	// Naming what is taken also fits kernels to come.
@@ -86,7 +86,7 @@ func elements() object {
 
 func objectOf(m netlink.Message) (object, bool) {
 	for _, o := range objects() {
-		if m.Header.Type == unix.NFNL_SUBSYS_NFTABLES<<8|o.kind {
+		if m.Header.Type == unix.NFNL_SUBSYS_NFTABLES<<8|netlink.HeaderType(o.kind) {
 			return o, true
 		}
 	}

@@ -16,6 +16,7 @@ import (
 // Killed at one rename after another, the stages end where an undisturbed run does, and know the same of the host before.
 func TestKilledAtEveryCommit(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
+		t.Helper()
 		calm := boot(t, release, nil, nil)
 		stages(t, calm)
 		h := boot(t, release, nil, nil)
@@ -61,6 +62,7 @@ func known(t *testing.T, h *host.Host, concern string) map[string]string {
 // A swap unit of the operator, with a name that has to be escaped, does not start while its drop-in is there.
 func TestSwapUnit(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
+		t.Helper()
 		const unit = `var-lib-my\x2dswap.swap`
 		h := boot(t, release, nil, map[string]host.File{
 			paths.SystemdDir + "/" + unit:                   {Content: "[Unit]\nConditionPathExists=/never\n[Swap]\nWhat=/var/lib/my-swap\n"},
@@ -81,6 +83,7 @@ func TestSwapUnit(t *testing.T) {
 // Rules that are not networkd's survive its restart, and on 257 routes do too; the stage itself does not restart it.
 func TestNetworkdKeepsForeignRules(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
+		t.Helper()
 		h := boot(t, release, nil, map[string]host.File{
 			"/etc/systemd/network/10-up.network": {Content: "[Match]\nName=up0\n[Network]\nAddress=10.77.0.2/24\nGateway=10.77.0.1\nLinkLocalAddressing=no\n"},
 		})

@@ -175,6 +175,7 @@ func files(t *testing.T, h *host.Host) host.Tree {
 
 func TestFirstStartSecondStartReboot(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
+		t.Helper()
 		h := boot(t, release, nil, nil)
 		if got := ruleset(t, h); !strings.Contains(got, "table inet operator") {
 			t.Fatalf("the operator's firewall is not there:\n%s", got)
@@ -245,6 +246,7 @@ func held(t *testing.T, h *host.Host) {
 
 func TestDrift(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
+		t.Helper()
 		h := boot(t, release, nil, nil)
 		stages(t, h)
 		want := files(t, h)
@@ -280,6 +282,7 @@ func TestDrift(t *testing.T) {
 // With a machine that runs, the rules are the node's, whatever the stages, its restarts and the distribution's firewall do.
 func TestRulesWhileMachineRuns(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
+		t.Helper()
 		h := boot(t, release, nil, map[string]host.File{
 			paths.Nspawn("kube1"): {Absent: true},
 		})
@@ -345,6 +348,7 @@ END`)
 // When it cannot be told whether a machine runs, nothing is flushed.
 func TestCannotTell(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
+		t.Helper()
 		h := boot(t, release, nil, map[string]host.File{
 			paths.SystemdDir + "/" + paths.NftablesUnit + ".d/deaf.conf": {
 				Content: "[Service]\nInaccessiblePaths=/run/dbus /run/systemd/private\n",
@@ -368,6 +372,7 @@ func TestCannotTell(t *testing.T) {
 
 func TestHostFirewallKeep(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
+		t.Helper()
 		h := boot(t, release, map[string]any{"HostFirewall": "keep"}, nil)
 		rules := ruleset(t, h)
 		stages(t, h)

@@ -39,6 +39,7 @@ func bootBare(t *testing.T, release string, more map[string]host.File) *host.Hos
 
 func TestPrerequisitesInstalls(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
+		t.Helper()
 		h := bootBare(t, release, nil)
 		h.MustRun(t, repository)
 		if got := h.Run(t, startPrerequisites); got.Code != 0 {
@@ -102,6 +103,7 @@ func TestPrerequisitesFails(t *testing.T) {
 // A bus that started before systemd-container was installed learns of machined.
 func TestPrerequisitesBusLearnsMachined(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
+		t.Helper()
 		const service = "/usr/share/dbus-1/system-services/org.freedesktop.machine1.service"
 		const known = "busctl call org.freedesktop.DBus / org.freedesktop.DBus ListActivatableNames | grep -c machine1"
 		h := bootBare(t, release, nil)
@@ -113,6 +115,9 @@ func TestPrerequisitesBusLearnsMachined(t *testing.T) {
 		h.MustRun(t, "mkdir -p /run/hidden && cp -a "+strings.TrimSuffix(service, "/org.freedesktop.machine1.service")+"/. /run/hidden && cp /root/service /run/hidden/org.freedesktop.machine1.service && mount --bind /run/hidden /usr/share/dbus-1/system-services")
 		if got := h.Run(t, startPrerequisites); got.Code != 0 {
 			t.Fatalf("start = %d\n%s", got.Code, journal(t, h))
+		}
+		if got := h.Journal(t, paths.PrerequisitesUnit); !strings.Contains(got, "machined was new to it") {
+			t.Errorf("the stage did not tell the bus:\n%s", got)
 		}
 		h.MustRun(t, known)
 		h.MustRun(t, "machinectl list")
