@@ -51,9 +51,12 @@ func run(ctx context.Context, n *node) (err error) {
 	}
 	defer n.tree.Close() // only read from
 
-	devices, err := nspawn.Discover(n.Root)
+	devices, err := nspawn.Discover(n.Root, n.Config.Devices...)
 	if err != nil {
 		return fmt.Errorf("look for devices: %w", err)
+	}
+	for _, node := range devices.Missing {
+		n.Log.Warn("the host has no %s (AdditionalHostDevices): the machine starts without it", node)
 	}
 	names, err := n.resolvers()
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"unbounded/internal/kubelet"
 	"unbounded/internal/paths"
 	"unbounded/internal/record"
+	"unbounded/internal/resolv"
 	"unbounded/internal/restart"
 	"unbounded/internal/stage"
 )
@@ -498,4 +499,40 @@ func TestFailures(t *testing.T) {
 		d["Kubelet"].(map[string]any)["Configuration"] = map[string]any{"resolvConf": "/etc/pods.conf"}
 	}
 	w.must(w.node(w.configuration(own), -1))
+}
+
+func TestRefresh(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	env := &stage.Env{Root: w.root, Slot: slot, Log: journal.To(&w.log)}
+	w.must(refresh(t.Context(), env)) // nothing is there yet
+	w.must(os.MkdirAll(paths.At(w.root, "/dev"), 0o755))
+	device := paths.At(w.root, "/dev/kvm")
+	w.must(os.Symlink("/dev/null", device)) // a device to stat
+	w.write("/etc/resolv.conf", "nameserver 127.0.0.53\n")
+	w.write("/run/systemd/resolve/resolv.conf", "nameserver 10.0.0.1\n")
+	c := w.configuration(nil)
+	w.must(w.node(c, -1))
+	before := w.snapshot()
+	w.must(refresh(t.Context(), env))
+	if diff := cmp.Diff(before, w.snapshot()); diff != "" {
+		t.Errorf("an unchanged host (-before +after):\n%s", diff)
+	}
+
+	w.must(os.Remove(device))
+	w.write("/run/systemd/resolve/resolv.conf", "nameserver 10.0.0.2\n")
+	w.must(refresh(t.Context(), env))
+	settings, err := os.ReadFile(paths.At(w.root, paths.Nspawn(slot)))
+	if err != nil || !strings.Contains(string(settings), "\n# not there: Bind=/dev/kvm\n") {
+		t.Errorf("settings (%v) name a device that is gone:\n%s", err, settings)
+	}
+	if have := w.read(resolv.Pods); have != "nameserver 10.0.0.2\n" {
+		t.Errorf("pods resolve by %q", have)
+	}
+	w.must(w.node(c, -1))
+	w.must(os.RemoveAll(w.inTree("")))
+	w.must(refresh(t.Context(), env))
+	if !strings.Contains(w.log.String(), "ignoring") {
+		t.Error("a failure was not told")
+	}
 }

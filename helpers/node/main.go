@@ -11,8 +11,16 @@
 // stopped while its files change, and built.json is written last. One that has joined gets
 // new files, but built.json stays what it joined with: the stage that waits for the
 // node promotes exactly it. Services whose files changed are marked for a restart.
+//
+// Before each start of the machine its unit runs the verb refresh, and goes on if that
+// fails: a device that is gone would keep the machine from starting.
 package main
 
 import "unbounded/internal/stage"
 
-func main() { stage.Main("unbounded-node", converge) }
+func main() {
+	stage.MainVerbs("unbounded-node", map[string]stage.Verb{
+		"converge": {Needs: stage.Installing, Do: converge},
+		"refresh":  {Needs: stage.LockOnly, Do: refresh},
+	})
+}

@@ -17,14 +17,15 @@ const kmsg = "/dev/kmsg"
 type Devices struct {
 	Nodes    []string // device nodes, sorted
 	ReadOnly []string // folders that are bound read-only
+	Missing  []string // nodes that the configuration names, and the host does not have
 }
 
 // notDisks are names of block devices that are no disk of the host.
 var notDisks = [...]string{"loop", "ram", "zram", "fd", "sr"}
 
-// Discover looks at the devices of the host below root. A source that is not there would keep the
-// machine from starting, so everything is looked for.
-func Discover(root string) (Devices, error) {
+// Discover looks at the devices of the host below root, and for those that the configuration names.
+// A source that is not there would keep the machine from starting, so everything is looked for.
+func Discover(root string, configured ...string) (Devices, error) {
 	var d Devices
 	for _, pattern := range []string{
 		kmsg, "/dev/kvm", "/dev/net/tun", "/dev/vhost-net", "/dev/infiniband/*",
@@ -44,6 +45,11 @@ func Discover(root string) (Devices, error) {
 	}
 	slices.Sort(d.Nodes)
 	d.Nodes = slices.Compact(d.Nodes)
+	for _, node := range configured {
+		if strings.HasPrefix(node, "/") && !Exists(root, node) {
+			d.Missing = append(d.Missing, node)
+		}
+	}
 
 	d.folder(root, "/lib/modules")
 	if amd {
@@ -59,10 +65,16 @@ func (d *Devices) add(root, pattern string) {
 	found, _ := filepath.Glob(paths.At(root, pattern)) // the patterns are right
 	for _, path := range found {
 		node := inHost(root, path)
-		if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeDevice != 0 && plain(node) {
+		if Exists(root, node) && plain(node) {
 			d.Nodes = append(d.Nodes, node)
 		}
 	}
+}
+
+// Exists tells whether the host below root has the device node.
+func Exists(root, node string) bool {
+	info, err := os.Stat(paths.At(root, node))
+	return err == nil && info.Mode()&fs.ModeDevice != 0
 }
 
 // disks adds every block device of the host that has a node.

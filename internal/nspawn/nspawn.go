@@ -40,6 +40,9 @@ VirtualEthernet=no
 		fmt.Fprintf(&text, "BindReadOnly=%s\n", path)
 	}
 	for _, node := range bound(c, d) {
+		if slices.Contains(d.Missing, node) {
+			text.WriteString(awayMark)
+		}
 		fmt.Fprintf(&text, "Bind=%s\n", node)
 	}
 	for _, mount := range c.Mounts {
@@ -63,8 +66,8 @@ func bound(c *config.Config, d Devices) []string {
 	return nodes
 }
 
-// DropIn is the drop-in for the unit of slot.
-func DropIn(slot string, c *config.Config, d Devices) string {
+// DropIn is the drop-in for the unit of slot. prefix is where our programs are.
+func DropIn(slot, prefix string, c *config.Config, d Devices) string {
 	allowed := []string{"char-ipvtap rwm", "char-macvtap rwm", "block-* rwm"}
 	for _, node := range bound(c, d) {
 		// Whoever writes to the host's log writes to everybody's.
@@ -80,7 +83,7 @@ func DropIn(slot string, c *config.Config, d Devices) string {
 		}
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, dropIn, paths.Active("%i"), paths.RunSlot+"/%i", paths.BPF+"/"+slot, strings.Join(FirewallUnits(), " "))
+	fmt.Fprintf(&text, dropIn, paths.Active("%i"), paths.RunSlot+"/%i", paths.BPF+"/"+slot, strings.Join(FirewallUnits(), " "), prefix)
 	for _, device := range allowed {
 		text.WriteString("DeviceAllow=" + strings.ReplaceAll(device, "%", "%%") + "\n")
 	}
@@ -95,7 +98,7 @@ func FirewallUnits() []string {
 	}
 }
 
-// dropIn has places for the two conditions, the BPF mount and the host's firewall units.
+// dropIn has places for the two conditions, the BPF mount, the host's firewall units and our prefix.
 const dropIn = mark + `[Unit]
 # One slot may run: the one that the node is in, or that a start of ours is building in this boot.
 ConditionPathExists=|%s
@@ -108,6 +111,8 @@ StartLimitIntervalSec=0
 [Service]
 # A registration that a dead machine left behind keeps the next one from starting.
 ExecStartPre=-/usr/bin/machinectl terminate %%i
+# A device that is gone keeps it from starting too.
+ExecStartPre=-%s/current/unbounded-node refresh %%i
 Environment=SYSTEMD_NSPAWN_API_VFS_WRITABLE=network
 Environment=SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
 Restart=on-failure

@@ -22,6 +22,7 @@ func TestFiles(t *testing.T) {
 	devices := nspawn.Devices{
 		Nodes:    []string{"/dev/kmsg", "/dev/kvm", "/dev/net/tun", "/dev/sda", "/dev/sda1"},
 		ReadOnly: []string{"/lib/modules"},
+		Missing:  []string{"/dev/100%"},
 	}
 	for _, test := range []struct {
 		name, slot string
@@ -32,7 +33,7 @@ func TestFiles(t *testing.T) {
 		{"all", "kube2", all, devices},
 	} {
 		settings := nspawn.Settings(test.slot, test.config, test.devices)
-		dropIn := nspawn.DropIn(test.slot, test.config, test.devices)
+		dropIn := nspawn.DropIn(test.slot, "/opt/unbounded", test.config, test.devices)
 		golden.Check(t, "testdata/"+test.name+".nspawn", settings)
 		golden.Check(t, "testdata/"+test.name+".conf", dropIn)
 		golden.Check(t, "testdata/"+test.name+".mount", nspawn.Mount(test.slot))
@@ -66,18 +67,55 @@ func TestDiscover(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	have, err := nspawn.Discover(root)
+	have, err := nspawn.Discover(root, "/dev/sda", "/dev/kvm", "char-x", "/dev/gone")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := nspawn.Devices{
 		Nodes:    []string{"/dev/cciss/c0d0", "/dev/dri/card0", "/dev/dri/renderD128", "/dev/infiniband/uverbs0", "/dev/kfd", "/dev/kmsg", "/dev/net/tun", "/dev/sda", "/dev/sda1"},
 		ReadOnly: []string{"/lib/modules", "/sys/class/kfd"},
+		Missing:  []string{"/dev/kvm", "/dev/gone"},
 	}
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("Discover (-want +have):\n%s", diff)
 	}
 	if have, err := nspawn.Discover(t.TempDir()); err != nil || len(have.Nodes)+len(have.ReadOnly) > 0 {
 		t.Errorf("Discover(empty) = %v, %v", have, err)
+	}
+}
+
+func TestRefresh(t *testing.T) {
+	t.Parallel()
+	const settings = "[Files]\nBind=/run/x:/y\nBind=/dev/sda\n# not there: Bind=/dev/sdb\nBind=/dev/sdc\n# Bind=/dev/sdd\nBind=/srv:/srv\n"
+	all := func(string) bool { return true }
+	for _, test := range []struct {
+		name, settings, want string
+		nodes                []string
+		exists               func(string) bool
+	}{
+		{"same", settings, settings, []string{"/dev/sda"}, func(node string) bool { return node != "/dev/sdb" }},
+		{
+			"gone and back", settings,
+			"[Files]\nBind=/run/x:/y\n# not there: Bind=/dev/sda\nBind=/dev/sdb\nBind=/dev/sdc\n# Bind=/dev/sdd\nBind=/srv:/srv\n",
+			nil, func(node string) bool { return node != "/dev/sda" },
+		},
+		{
+			"new", settings,
+			"[Files]\nBind=/run/x:/y\nBind=/dev/sda\nBind=/dev/sdb\nBind=/dev/sdc\nBind=/dev/sdx\n# Bind=/dev/sdd\nBind=/srv:/srv\n",
+			[]string{"/dev/sda", "/dev/sdx"}, all,
+		},
+		{"first", "[Files]\nBind=/a:/b\n", "[Files]\nBind=/dev/sda\nBind=/a:/b\n", []string{"/dev/sda"}, all},
+		{"nothing", "", "", nil, all},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			have := nspawn.Refresh(test.settings, nspawn.Devices{Nodes: test.nodes}, test.exists)
+			if diff := cmp.Diff(test.want, have); diff != "" {
+				t.Errorf("Refresh (-want +have):\n%s", diff)
+			}
+			if again := nspawn.Refresh(have, nspawn.Devices{Nodes: test.nodes}, test.exists); again != have {
+				t.Errorf("second Refresh = %q", again)
+			}
+		})
 	}
 }

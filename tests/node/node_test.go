@@ -39,13 +39,13 @@ func TestNode(t *testing.T) {
 		g := ground.Boot(t, ground.Options{
 			Host: host.Options{Release: release},
 			Config: map[string]any{
-				"AdditionalHostDevices":      []string{"/dev/full", "char-vcs"},
+				"AdditionalHostDevices":      []string{"/dev/full", "/dev/disk-of-today", "/dev/never", "char-vcs"},
 				"AdditionalHostMounts":       []any{map[string]any{"Source": "/srv/shared", "Target": "/shared", "ReadOnly": true}},
 				"Kubelet.Labels":             map[string]any{"example.test/zone": "a"},
 				"Kubelet.RegisterWithTaints": []string{"example.test/new=yes:PreferNoSchedule"},
 			},
 		})
-		g.MustRun(t, "mkdir -p /srv/shared && echo hello >/srv/shared/greeting")
+		g.MustRun(t, "mkdir -p /srv/shared && echo hello >/srv/shared/greeting && mknod /dev/disk-of-today c 1 3")
 		if result := g.Run(t, "systemctl start "+paths.Target); result.Code != 0 {
 			t.Fatalf("start: %s\n%s", result.Err, g.MustRun(t, "journalctl -b -u 'unbounded-*' --no-pager | tail -n 60"))
 		}
@@ -60,6 +60,7 @@ func TestNode(t *testing.T) {
 			{"guest keeps off the host's network", guestKeepsOff},
 			{"node object", nodeObject},
 			{"second run", secondRun},
+			{"reboot without a device", rebootWithoutDevice},
 		} {
 			t.Run(step.name, func(t *testing.T) { step.run(t, g) })
 		}
@@ -166,4 +167,15 @@ func secondRun(t *testing.T, g *ground.Ground) {
 		t.Errorf("second run (-before +after):\n%s", diff)
 	}
 	g.MustRun(t, "systemctl start "+paths.Target)
+}
+
+// rebootWithoutDevice: the node comes back on a host that has lost a device which the machine was given.
+func rebootWithoutDevice(t *testing.T, g *ground.Ground) {
+	g.MustRun(t, inside("test -c /dev/disk-of-today"))
+	g.Reboot(t) // /dev is made anew, without it
+	g.Await(t, time.Minute, inside("systemctl is-active containerd kubelet"))
+	settings := g.MustRun(t, "cat "+paths.Nspawn(slot))
+	if !strings.Contains(settings, "# not there: Bind=/dev/disk-of-today\n") || !strings.Contains(settings, "\nBind=/dev/full\n") {
+		t.Errorf("settings after the reboot:\n%s", settings)
+	}
 }
