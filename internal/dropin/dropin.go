@@ -5,12 +5,16 @@
 package dropin
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"unbounded/internal/paths"
 	"unbounded/internal/systemd"
 )
+
+// base returns the name of every condition drop-in.
+func base() string { return filepath.Base(paths.ConditionDropIn("x")) }
 
 // Firewall is added for services that load packet-filter rules. Stopping and reloading them is made to do
 // nothing to the rules: an ExecStop= of "nft flush ruleset" would take the node's rules or what is yet to be
@@ -35,11 +39,13 @@ func Content(unit, more string) string {
 		"ConditionPathExists=!" + strings.ReplaceAll(path, "%", "%%") + "\n" + more
 }
 
-// Stale tells whether systemd must reload before the drop-in of a unit on disk is in effect.
-func Stale(unit string, p systemd.Properties) bool {
+// Stale tells whether systemd must reload before the drop-in on disk of a unit with properties p is in effect.
+func Stale(p systemd.Properties) bool {
 	if p.LoadState != "loaded" {
 		return false // it is read when the unit is loaded
 	}
+	// A unit with aliases has a drop-in for each name, of which systemd takes one.
+	ours := slices.ContainsFunc(p.DropInPaths, func(path string) bool { return filepath.Base(path) == base() })
 	// NeedDaemonReload alone misses a first drop-in (systemd 252).
-	return p.NeedDaemonReload || !slices.Contains(p.DropInPaths, paths.ConditionDropIn(unit))
+	return p.NeedDaemonReload || !ours
 }

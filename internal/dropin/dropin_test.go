@@ -31,9 +31,12 @@ func TestStale(t *testing.T) {
 		{"masked", systemd.Properties{LoadState: "masked"}, false},
 		{"in effect", systemd.Properties{LoadState: "loaded", DropInPaths: mine}, false},
 		{"edited", systemd.Properties{LoadState: "loaded", DropInPaths: mine, NeedDaemonReload: true}, true},
+		{"in effect by another name of the unit", systemd.Properties{
+			LoadState: "loaded", DropInPaths: []string{"/etc/systemd/system/alias.service.d/00-unbounded.conf"},
+		}, false},
 		{"not seen yet", systemd.Properties{LoadState: "loaded"}, true},
 	} {
-		if got := Stale("docker.service", test.have); got != test.want {
+		if got := Stale(test.have); got != test.want {
 			t.Errorf("%s: Stale = %v, want %v", test.name, got, test.want)
 		}
 	}

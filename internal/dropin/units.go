@@ -85,7 +85,7 @@ func Running(ctx context.Context, units Units, names []string) ([]before.Change,
 func AnyStale(ctx context.Context, units Units, names []string) (bool, error) {
 	for _, name := range names {
 		p, err := units.Properties(ctx, name)
-		if err != nil || Stale(name, p) {
+		if err != nil || Stale(p) {
 			return err == nil, err
 		}
 	}
