@@ -36,6 +36,9 @@ const waitLimit = 20 * time.Second
 
 const start = "systemctl start " + paths.KernelUnit + " " + paths.NftablesUnit
 
+// reloadCount counts the reloads of systemd in this boot.
+const reloadCount = "journalctl -b -o cat _PID=1 | grep -c '^Reloading' || true"
+
 // firewall is what an operator's Debian has: a service that flushes, loads rules that would cut the node off, and
 // flushes again when it stops.
 const firewall = `#!/usr/sbin/nft -f
@@ -103,6 +106,12 @@ func boot(t *testing.T, release string, config map[string]any, more map[string]h
 		paths.SystemdDir + "/" + paths.PreflightUnit + ".d/stub.conf": {Content: "[Service]\nExecStart=\nExecStart=/bin/true\n"},
 
 		"/etc/nftables.conf": {Content: firewall, Mode: 0o755},
+		// A unit with two names of the list, as Debian's has.
+		paths.SystemdDir + "/netfilter-persistent.service": {Content: "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/usr/sbin/nft flush ruleset\n"},
+		paths.SystemdDir + "/iptables.service":             {Link: paths.SystemdDir + "/netfilter-persistent.service"},
+		paths.SystemdDir + "/multi-user.target.wants/netfilter-persistent.service": {
+			Link: paths.SystemdDir + "/netfilter-persistent.service",
+		},
 		paths.SystemdDir + "/sysinit.target.wants/nftables.service": {Link: "/lib/systemd/system/nftables.service"},
 		paths.SystemdDir + "/docker.service":                        {Content: sleeper},
 		paths.SystemdDir + "/multi-user.target.wants/docker.service": {
@@ -202,8 +211,12 @@ func TestFirstStartSecondStartReboot(t *testing.T) {
 		}
 
 		first := files(t, h)
+		reloads := h.MustRun(t, reloadCount)
 		h.MustRun(t, "systemd-run -u watch nft monitor >&2; udevadm settle; sleep 0.3")
 		stages(t, h)
+		if got := h.MustRun(t, reloadCount); got != reloads {
+			t.Errorf("the second start reloaded systemd: %s reloads, then %s", reloads, got)
+		}
 		if diff := cmp.Diff(first, files(t, h)); diff != "" {
 			t.Errorf("the second start changed (-first +second):\n%s", diff)
 		}
@@ -223,7 +236,7 @@ func TestFirstStartSecondStartReboot(t *testing.T) {
 // held is what holds after the stages, and after a reboot without them.
 func held(t *testing.T, h *host.Host) {
 	t.Helper()
-	for _, unit := range []string{"nftables.service", "docker.service"} {
+	for _, unit := range []string{"nftables.service", "docker.service", "netfilter-persistent.service", "iptables.service"} {
 		if got := state(t, h, unit); got != "inactive" {
 			t.Errorf("%s is %s, want inactive", unit, got)
 		}
@@ -329,6 +342,16 @@ END`)
 		}
 		h.Run(t, "systemctl reload nftables")
 		same("after a reload of the held-back firewall")
+
+		// A firewall that is a daemon flushes when it is told to end.
+		h.WriteFile(t, paths.SystemdDir+"/firewalld.service", host.File{Content: "[Service]\n" +
+			"ExecStart=/bin/sh -c 'trap \"nft flush ruleset; exit\" TERM; while :; do sleep 0.1; done'\n"})
+		h.MustRun(t, "rm "+paths.ConditionDropIn("firewalld.service")+" && systemctl daemon-reload && systemctl start firewalld")
+		stages(t, h)
+		same("after a start beside the machine and a firewall daemon")
+		if got := state(t, h, "firewalld.service"); got != "inactive" {
+			t.Errorf("firewalld.service is %s, want inactive", got)
+		}
 
 		// Without the machine, the slate is clean again.
 		h.MustRun(t, "systemctl stop systemd-nspawn@kube1")
