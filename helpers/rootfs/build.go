@@ -62,6 +62,9 @@ func (b *builder) build(ctx context.Context, ref oci.Reference, items []artifact
 	if err := b.assemble(ctx, source, store, image, have, items); err != nil {
 		return errors.Join(err, tree.Remove(b.partial))
 	}
+	if _, err := durable.Remove(b.dir); err != nil { // an empty folder; one that is not is an error
+		return err
+	}
 	// Commit point.
 	if err := durable.Rename(b.partial, b.dir); err != nil {
 		return err
@@ -171,7 +174,7 @@ func (b *builder) assemble(ctx context.Context, source oci.Source, store *conten
 	return durable.SyncFS(b.partial)
 }
 
-// unpack makes the partial tree from the layers. A blob that turns out to be corrupt is fetched again, once.
+// unpack makes the partial tree from the layers. Blobs that turn out to be corrupt are fetched again, each once.
 func (b *builder) unpack(ctx context.Context, source oci.Source, store *content.Store, image oci.Image) error {
 	var layers []unpack.Layer
 	for _, layer := range image.Layers {
@@ -179,7 +182,8 @@ func (b *builder) unpack(ctx context.Context, source oci.Source, store *content.
 			Path: store.Path(layer.SHA256), SHA256: layer.SHA256, Size: layer.Size, DiffID: layer.DiffID,
 		})
 	}
-	for again := false; ; again = true {
+	again := map[string]bool{}
+	for {
 		size, err := unpack.Estimate(layers)
 		if err != nil {
 			return err
@@ -194,9 +198,10 @@ func (b *builder) unpack(ctx context.Context, source oci.Source, store *content.
 			Reserve: b.reserve, Warn: b.env.Log.Warn, Status: b.env.Log.Status,
 		})
 		corrupt, ok := errors.AsType[*unpack.CorruptError](err)
-		if !ok || again {
+		if !ok || again[corrupt.Layer.SHA256] {
 			return b.spaced(err, paths.Machines)
 		}
+		again[corrupt.Layer.SHA256] = true
 		b.env.Log.Notice("%v: fetched again", err)
 		bad := content.Blob{SHA256: corrupt.Layer.SHA256, Size: corrupt.Layer.Size}
 		if err := errors.Join(tree.Remove(b.partial), store.Delete(bad.SHA256), source.Store(ctx, store, bad)); err != nil {

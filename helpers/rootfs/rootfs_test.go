@@ -25,6 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	unpack.Child()
+	victim()
 	os.Exit(m.Run())
 }
 

@@ -133,6 +133,9 @@ func (r *Root) mkdirAll(name string, depth int) error {
 	defer parent.Close()
 	err = unix.Mkdirat(int(parent.Fd()), base, 0o755)
 	if errors.Is(err, unix.EEXIST) {
+		if dir, err := r.open(name, unix.O_PATH|unix.O_DIRECTORY); err == nil {
+			return dir.Close() // somebody else was faster
+		}
 		return r.mkdirTarget(parent, name, depth)
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -249,5 +250,22 @@ func TestFree(t *testing.T) {
 	bytes, inodes, err := Free(t.TempDir())
 	if err != nil || bytes <= 0 || inodes == 0 {
 		t.Errorf("Free = %d, %d, %v", bytes, inodes, err)
+	}
+}
+
+// Writers of one folder that has to be made do not get into each other's way.
+func TestMkdirTogether(t *testing.T) {
+	for range 50 {
+		root, _, _ := newRoot(t)
+		root.Lazy = true
+		var group sync.WaitGroup
+		for n := range 8 {
+			group.Go(func() {
+				if _, err := root.Write("usr/local/bin/"+string(rune('a'+n)), nil, 0o755); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
 	}
 }
