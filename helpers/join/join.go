@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"unbounded/internal/apiserver"
 	"unbounded/internal/credential"
 	"unbounded/internal/diagnosis"
 	"unbounded/internal/exit"
@@ -70,7 +71,7 @@ func (w *wait) joined(ctx context.Context, limit time.Duration) error {
 	}
 	w.bootstrap()
 	var own credential.Own
-	err = w.until(ctx, watch.C, func() (bool, error) {
+	err = w.until(ctx, watch.C, func(diagnosis.Finding) (bool, error) {
 		if err := watch.Refresh(); err != nil {
 			return false, err
 		}
@@ -111,7 +112,7 @@ func (w *wait) registered(ctx context.Context, own credential.Own) error {
 	client, err := kube.FromKubeconfig(own.Kubeconfig, w.read, program)
 	if errors.Is(err, kube.ErrForeignCredential) {
 		w.env.Log.Notice("whether node %s exists cannot be asked: %v", w.doctor.Node, err)
-		return nil
+		return w.steady(ctx, own)
 	}
 	if err != nil {
 		return fmt.Errorf("kubelet's own %w", err)
@@ -126,19 +127,48 @@ func (w *wait) registered(ctx context.Context, own credential.Own) error {
 			seen <- struct{}{}
 		}
 	}()
-	return w.until(ctx, seen, func() (bool, error) {
+	return w.until(ctx, seen, func(diagnosis.Finding) (bool, error) {
 		there, err := client.HasNode(ctx, w.doctor.Node)
 		return err == nil && there, nil // why not, the doctor says
 	})
 }
 
+// steady waits until a kubelet whose credential we cannot use has run for a while, with its API server in reach.
+func (w *wait) steady(ctx context.Context, own credential.Own) error {
+	const enough = 20 * time.Second
+	k, err := kubeconfig.Parse(own.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	ca := k.CA
+	if k.CAFile != "" {
+		if ca, err = w.read(k.CAFile); err != nil {
+			return err
+		}
+	}
+	w.doctor.Own = anonymous{apiserver.Server{URL: k.Server, CA: ca, Insecure: k.Insecure}}
+	return w.until(ctx, nil, func(last diagnosis.Finding) (bool, error) {
+		return last.Kind == diagnosis.Waiting && last.For >= enough, nil
+	})
+}
+
+// anonymous is an API server that is asked for no more than whether it is there.
+type anonymous struct{ server apiserver.Server }
+
+func (anonymous) Requests(context.Context) ([]kube.Request, error) { return nil, nil }
+
+func (a anonymous) HasNode(ctx context.Context, _ string) (bool, error) {
+	_, err := a.server.Readyz(ctx)
+	return false, err
+}
+
 // until waits for done, asking again after each event and each look of the doctor.
-func (w *wait) until(ctx context.Context, events <-chan struct{}, done func() (bool, error)) error {
+func (w *wait) until(ctx context.Context, events <-chan struct{}, done func(last diagnosis.Finding) (bool, error)) error {
 	looks, stop := w.looks(ctx)
 	defer stop()
-	cause := diagnosis.Cause{Text: "nothing is known yet"}
+	last := diagnosis.Finding{Cause: diagnosis.Cause{Text: "nothing is known yet"}}
 	for {
-		if ok, err := done(); ok || err != nil {
+		if ok, err := done(last); ok || err != nil {
 			return err
 		}
 		select {
@@ -146,35 +176,29 @@ func (w *wait) until(ctx context.Context, events <-chan struct{}, done func() (b
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return ctx.Err()
 			}
-			return fmt.Errorf("%w: %s", context.Cause(ctx), cause.Text)
+			return fmt.Errorf("%w: %s", context.Cause(ctx), last.Text)
 		case <-events:
-		case seen := <-looks:
-			cause = seen.cause
-			w.env.Log.Status("waiting for node %s: %s", w.doctor.Node, cause.Text)
-			if seen.final {
-				return errors.New(cause.Text)
+		case last = <-looks:
+			w.env.Log.Status("waiting for node %s: %s", w.doctor.Node, last.Text)
+			if last.Final {
+				return errors.New(last.Text)
 			}
 		}
 	}
 }
 
-type look struct {
-	cause diagnosis.Cause
-	final bool
-}
-
 // looks lets the doctor look now and then. stop ends it, and waits for that.
-func (w *wait) looks(ctx context.Context) (looks <-chan look, stop func()) {
+func (w *wait) looks(ctx context.Context) (looks <-chan diagnosis.Finding, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	out := make(chan look)
+	out := make(chan diagnosis.Finding)
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
-			cause, final := w.doctor.Look(ctx, time.Now())
+			finding := w.doctor.Look(ctx, time.Now())
 			select {
 			case <-ctx.Done():
 				return
-			case out <- look{cause, final}:
+			case out <- finding:
 			}
 			select {
 			case <-ctx.Done():

@@ -188,7 +188,7 @@ func TestUntil(t *testing.T) {
 				if test.event > 0 {
 					time.AfterFunc(test.event, func() { events <- struct{}{} })
 				}
-				err := waiting(test.api).until(ctx, events, func() (bool, error) {
+				err := waiting(test.api).until(ctx, events, func(diagnosis.Finding) (bool, error) {
 					return test.event != 0 && time.Since(began) >= test.event, nil
 				})
 				if (err == nil) != (test.want == nil) || time.Since(began) != test.took {
@@ -205,12 +205,12 @@ func TestUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		err := waiting(unreachable).until(ctx, nil, func() (bool, error) { return false, nil })
+		err := waiting(unreachable).until(ctx, nil, func(diagnosis.Finding) (bool, error) { return false, nil })
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("until, stopped: %v", err)
 		}
 		want := errors.New("cannot be told")
-		if err := waiting(nil).until(t.Context(), nil, func() (bool, error) { return false, want }); !errors.Is(err, want) {
+		if err := waiting(nil).until(t.Context(), nil, func(diagnosis.Finding) (bool, error) { return false, want }); !errors.Is(err, want) {
 			t.Errorf("until: %v, want %v", err, want)
 		}
 	})

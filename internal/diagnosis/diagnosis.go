@@ -73,18 +73,26 @@ type Doctor struct {
 	times    int
 }
 
-// Look finds the cause. Final says that it has been seen long enough, and more than once, that waiting is of no use.
-func (d *Doctor) Look(ctx context.Context, now time.Time) (cause Cause, final bool) {
-	cause = d.cause(ctx)
+// Finding is a cause and how it has lasted.
+type Finding struct {
+	Cause
+	For time.Duration // for how long this kind has been found
+	// Final says that it has been found long enough, and more than once, that waiting is of no use.
+	Final bool
+}
+
+// Look finds the cause.
+func (d *Doctor) Look(ctx context.Context, now time.Time) Finding {
+	cause := d.cause(ctx)
 	if ctx.Err() != nil {
-		return cause, false // what was asked last was not answered because of us
+		return Finding{Cause: cause} // what was asked last was not answered because of us
 	}
 	if cause.Kind != d.kind || d.times == 0 {
 		d.kind, d.since, d.times = cause.Kind, now, 0
 	}
 	d.times++
-	lasts := cause.Kind.lasts()
-	return cause, lasts > 0 && d.times > 1 && now.Sub(d.since) >= lasts
+	lasted, lasts := now.Sub(d.since), cause.Kind.lasts()
+	return Finding{cause, lasted, lasts > 0 && d.times > 1 && lasted >= lasts}
 }
 
 func (d *Doctor) cause(ctx context.Context) Cause {

@@ -99,9 +99,9 @@ func TestLook(t *testing.T) {
 		{"no node, kubelet crashes", doctor(nil, api{}, looping, nil), Crashing, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, final := test.doctor.Look(t.Context(), time.Now())
-			if got.Kind != test.want || final {
-				t.Errorf("Look = %d %q, final %v, want kind %d", got.Kind, got.Text, final, test.want)
+			got := test.doctor.Look(t.Context(), time.Now())
+			if got.Kind != test.want || got.Final {
+				t.Errorf("Look = %d %q, final %v, want kind %d", got.Kind, got.Text, got.Final, test.want)
 			}
 			for _, part := range test.text {
 				if !strings.Contains(got.Text, part) {
@@ -131,8 +131,9 @@ func TestFinal(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			d := doctor(test.api, nil, test.unit, nil)
 			for i, want := range test.want {
-				if _, final := d.Look(t.Context(), began.Add(time.Duration(i)*5*time.Second)); final != want {
-					t.Errorf("after %ds: final = %v, want %v", 5*i, final, want)
+				got := d.Look(t.Context(), began.Add(time.Duration(i)*5*time.Second))
+				if got.Final != want || got.For != time.Duration(i)*5*time.Second {
+					t.Errorf("after %ds: final = %v, for %v, want %v", 5*i, got.Final, got.For, want)
 				}
 			}
 		})
@@ -142,15 +143,15 @@ func TestFinal(t *testing.T) {
 	d.Bootstrap = asked(kube.Pending)
 	d.Look(t.Context(), began.Add(10*time.Second))
 	d.Bootstrap = failing(apiserver.Rejected)
-	if _, final := d.Look(t.Context(), began.Add(11*time.Second)); final {
+	if d.Look(t.Context(), began.Add(11*time.Second)).Final {
 		t.Error("a cause that went away and came back is final at once")
 	}
-	if _, final := d.Look(t.Context(), began.Add(21*time.Second)); !final {
+	if !d.Look(t.Context(), began.Add(21*time.Second)).Final {
 		t.Error("a cause that came back is never final")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, final := d.Look(ctx, began.Add(time.Hour)); final {
+	if d.Look(ctx, began.Add(time.Hour)).Final {
 		t.Error("a look that was broken off is final")
 	}
 }
@@ -166,7 +167,7 @@ func TestRestartsFromBefore(t *testing.T) {
 		want     Kind
 	}{{200, Waiting}, {204, Waiting}, {205, Crashing}, {0, Waiting}, {4, Waiting}, {5, Crashing}} {
 		unit.NRestarts = step.restarts
-		if got, _ := d.Look(t.Context(), time.Now()); got.Kind != step.want {
+		if got := d.Look(t.Context(), time.Now()); got.Kind != step.want {
 			t.Errorf("%d restarts: kind %d, want %d", step.restarts, got.Kind, step.want)
 		}
 	}

@@ -18,7 +18,8 @@ import (
 // Kubeconfig is what the current context of a kubeconfig leads to.
 type Kubeconfig struct {
 	Server   string
-	CA       []byte // PEM; empty: the system's
+	CA       []byte // PEM; empty: in CAFile, or the system's
+	CAFile   string // inside the machine
 	Insecure bool   // the server's certificate is not looked at
 	// One of these, or none: certificates are PEM.
 	Token          string
@@ -102,7 +103,7 @@ func (d *document) join(cluster, name string) (Kubeconfig, error) {
 	var hasCluster, hasUser bool
 	for _, c := range d.Clusters {
 		if c.Name == cluster {
-			k.Server, k.CA, k.Insecure = c.Cluster.Server, c.Cluster.CA, c.Cluster.Insecure
+			k.Server, k.CA, k.CAFile, k.Insecure = c.Cluster.Server, c.Cluster.CA, c.Cluster.CAFile, c.Cluster.Insecure
 			hasCluster = true
 			break
 		}
