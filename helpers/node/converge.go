@@ -179,10 +179,10 @@ func (n *node) rebuild(ctx context.Context, files []guest.File, built []byte) er
 	return errors.Join(err, n.forget(before))
 }
 
-// settle gives a node that has joined its built.json back, if it is missing: what an interrupted
+// settle gives a node that has joined its built.json back, if it is missing or damaged: what an interrupted
 // run put aside, else what was applied, else what is written now.
 func (n *node) settle(built, before []byte) error {
-	if built != nil {
+	if json.Valid(built) {
 		return nil
 	}
 	if before == nil {
@@ -217,8 +217,11 @@ func (n *node) sameNode() error {
 		return err
 	}
 	var was struct{ NodeName string }
-	if err := json.Unmarshal(data, &was); err != nil || was.NodeName == "" || was.NodeName == n.Config.NodeName {
-		return nil // join finds out what else is wrong with it
+	if err := json.Unmarshal(data, &was); err != nil {
+		return fmt.Errorf("read %s: %w", paths.Built, err)
+	}
+	if was.NodeName == "" || was.NodeName == n.Config.NodeName {
+		return nil
 	}
 	return exit.As(exit.Refused, fmt.Errorf("the node has joined as %q and cannot become %q: set NodeName to %q, or reset the host",
 		was.NodeName, n.Config.NodeName, was.NodeName))

@@ -67,7 +67,7 @@ func newWorld(t *testing.T) *world {
 // memory is a folder of the test, in memory if possible: there are thousands of syncs here.
 func memory(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "node")
+	dir, err := os.MkdirTemp("/dev/shm", "node") //nolint:usetesting // t.TempDir is on a disk
 	if err != nil {
 		return t.TempDir()
 	}
@@ -305,6 +305,7 @@ func TestChangesOfAJoinedNode(t *testing.T) {
 		{name: "lost unit", spoil: func(w *world) { w.must(os.Remove(w.inTree("/etc/systemd/system/containerd.service"))) }, restarted: []string{"containerd"}},
 		{name: "wrong mode", spoil: func(w *world) { w.must(os.Chmod(w.inTree(paths.KubeletConfig), 0o600)) }},
 		{name: "lost built.json", spoil: func(w *world) { w.must(os.Remove(w.inTree(paths.Built))) }},
+		{name: "damaged built.json", spoil: func(w *world) { w.must(os.Truncate(w.inTree(paths.Built), 40)) }},
 		{name: "another name", change: func(d map[string]any) { d["NodeName"] = "node-2" }, status: exit.Refused},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -3,6 +3,9 @@
 // File is the shape on disk; Parse checks it and returns Config, whose values
 // cannot be wrong any more. All problems are reported at once, each with its path.
 // Unknown keys are tolerated, since newer agents write them, and named in Notices.
+//
+// The package is longer than others because it has every key twice, as it is written
+// and as it is checked, and a sentence for each thing that can be wrong with it.
 package config
 
 import (

@@ -46,7 +46,7 @@ type FileCluster struct {
 
 // FileKubelet is Kubelet.
 type FileKubelet struct {
-	ApiServer               string            `json:",omitempty"` //nolint:revive // the key's name
+	APIServer               string            `json:"ApiServer,omitempty"`
 	BootstrapToken          string            `json:",omitempty"` // where older documents have it
 	Auth                    FileAuth          `json:",omitzero"`
 	KubeconfigData          string            `json:",omitempty"` // base64
@@ -164,8 +164,8 @@ func read(data []byte) (file *File, unknown []string, problems Problems) {
 
 // syntaxError says where data stops being JSON.
 func syntaxError(data []byte) string {
-	var any json.RawMessage
-	err := json.Unmarshal(data, &any)
+	var whole json.RawMessage
+	err := json.Unmarshal(data, &whole)
 	if len(bytes.TrimSpace(data)) == 0 {
 		return "it is empty"
 	}

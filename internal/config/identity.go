@@ -86,7 +86,7 @@ func (f *File) image(host Host, problems *Problems) string {
 }
 
 func (f *File) server(problems *Problems) string {
-	server := strings.TrimSpace(f.Kubelet.ApiServer)
+	server := strings.TrimSpace(f.Kubelet.APIServer)
 	if server == "" {
 		if f.Kubelet.KubeconfigData == "" {
 			problems.add("Kubelet.ApiServer", missing, fixServer)

@@ -135,11 +135,11 @@ func (p *parser) source(artifact Artifact, f FileSource, places int, versionAt, 
 		p.downloadURL(at+".BaseURL", s.BaseURL)
 	}
 	if s.URL != "" {
-		p.downloadURL(at+".URL", strings.ReplaceAll(strings.ReplaceAll(s.URL, "%s", "x"), "%%", "%25"))
 		if found, ok := countPlaces(s.URL); !ok || found > places {
 			p.problems.add(at+".URL", "is not a template",
 				fmt.Sprintf("write %%s at most %d times, and %%%% for a percent sign", places))
 		}
+		p.downloadURL(at+".URL", strings.ReplaceAll(strings.ReplaceAll(s.URL, "%s", "x"), "%%", "%25"))
 	}
 	s.SHA256 = strings.ToLower(strings.TrimPrefix(strings.TrimSpace(f.SHA256), "sha256:"))
 	if raw, err := hex.DecodeString(s.SHA256); err != nil || len(raw) != 32 && len(raw) != 0 {

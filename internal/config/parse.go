@@ -178,35 +178,35 @@ func trimToken(token string) string {
 
 func (p *parser) exec(f *FileExec) *Exec {
 	const at = "Kubelet.Auth.ExecCredential"
-	exec := &Exec{
+	e := &Exec{
 		APIVersion: f.APIVersion, Command: strings.TrimSpace(f.Command), Args: f.Args,
 		InteractiveMode: f.InteractiveMode, ProvideClusterInfo: f.ProvideClusterInfo,
 	}
-	if exec.APIVersion == "" {
-		exec.APIVersion = "client.authentication.k8s.io/v1"
+	if e.APIVersion == "" {
+		e.APIVersion = "client.authentication.k8s.io/v1"
 	}
-	switch exec.APIVersion {
+	switch e.APIVersion {
 	case "client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1":
 	default:
-		p.problems.check(at+".apiVersion", exec.APIVersion, "is no version of the plugin API", "give client.authentication.k8s.io/v1")
+		p.problems.check(at+".apiVersion", e.APIVersion, "is no version of the plugin API", "give client.authentication.k8s.io/v1")
 	}
-	switch exec.InteractiveMode {
+	switch e.InteractiveMode {
 	case "":
-		exec.InteractiveMode = "Never"
+		e.InteractiveMode = "Never"
 	case "Never", "IfAvailable":
 	default:
 		p.problems.add(at+".interactiveMode", "needs a terminal, which kubelet has not", "write Never")
 	}
-	if exec.Command == "" {
+	if e.Command == "" {
 		p.problems.add(at+".command", missing, "name the program inside the machine that prints the credential")
 	}
 	for i, variable := range f.Env {
 		if variable.Name == "" || strings.ContainsAny(variable.Name, "=\x00") {
 			p.problems.add(document.Index(at+".env", i)+".name", "is not a name of a variable", "")
 		}
-		exec.Env = append(exec.Env, ExecEnv{variable.Name, Secret(variable.Value)})
+		e.Env = append(e.Env, ExecEnv{variable.Name, Secret(variable.Value)})
 	}
-	return exec
+	return e
 }
 
 func (p *parser) labels() {
@@ -244,7 +244,7 @@ func (p *parser) taints() {
 func (p *parser) applied() ([]byte, error) {
 	f, c := *p.file, p.config
 	f.MachineName, f.NodeName = c.MachineName, c.NodeName
-	f.OCIImage, f.Cluster.Version, f.Kubelet.ApiServer = c.Image, c.Version, c.APIServer
+	f.OCIImage, f.Cluster.Version, f.Kubelet.APIServer = c.Image, c.Version, c.APIServer
 	f.Kubelet.BootstrapToken, f.Kubelet.Auth.BootstrapToken = "", string(c.Token)
 	f.Attest.URL = ""
 	f.Downloads = FileDownloads{}

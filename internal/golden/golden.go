@@ -6,10 +6,11 @@ package golden
 import (
 	"flag"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"unbounded/internal/durable"
 )
 
 // A flag must be known before the test's main parses the command line.
@@ -19,10 +20,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func Check(t *testing.T, name, have string) {
 	t.Helper()
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(have), 0o644); err != nil {
+		if _, err := durable.Write(name, []byte(have), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

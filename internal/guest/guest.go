@@ -118,10 +118,11 @@ func compare(root *tree.Root, f File) (Difference, error) {
 	}
 	switch f.Kind {
 	case Link:
-		if have, err := root.Readlink(f.Path); err != nil || have != string(f.Data) {
-			return Content, nil
+		have, err := root.Readlink(f.Path)
+		if err == nil && have == string(f.Data) {
+			return None, nil
 		}
-		return None, nil
+		return Content, notLink(err)
 	case Folder:
 		if !info.IsDir() {
 			return Content, nil
@@ -140,6 +141,14 @@ func compare(root *tree.Root, f File) (Difference, error) {
 		return Attributes, nil
 	}
 	return None, nil
+}
+
+// notLink keeps an error that means more than that the file is no link.
+func notLink(err error) error {
+	if errors.Is(err, syscall.EINVAL) {
+		return nil
+	}
+	return err
 }
 
 func rooted(info fs.FileInfo) bool {

@@ -37,7 +37,8 @@ func TestPlan(t *testing.T) {
 	defer root.Close()
 	files := []guest.File{
 		guest.Text("/etc/a", "a"), guest.Private("/etc/b/c", []byte("c")), guest.Symlink("/dev/null", "/etc/d"),
-		{Path: "/etc/e", Kind: guest.Folder, Mode: 0o700}, guest.Gone("/etc/f"),
+		{Path: "/etc/e", Kind: guest.Folder, Mode: 0o700},
+		guest.Gone("/etc/f"),
 	}
 	written := []string{"/etc/a written", "/etc/b/c written", "/etc/d written", "/etc/e written"}
 	if diff := cmp.Diff(written, plan(t, root, files)); diff != "" {
@@ -108,7 +109,8 @@ func TestHostileLinks(t *testing.T) {
 			defer root.Close()
 			for _, f := range []guest.File{
 				guest.Text("/etc/hostname", "x"), guest.Symlink("/dev/null", "/etc/systemd/system/x.service"),
-				{Path: "/etc/unbounded/y", Kind: guest.Folder, Mode: 0o700}, guest.Gone("/etc/canary"),
+				{Path: "/etc/unbounded/y", Kind: guest.Folder, Mode: 0o700},
+				guest.Gone("/etc/canary"),
 			} {
 				// An error is as good as a file inside: what counts is what is outside.
 				_ = guest.Apply(root, f)

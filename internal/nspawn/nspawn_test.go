@@ -102,7 +102,8 @@ func TestRefresh(t *testing.T) {
 		{
 			"new", settings,
 			"[Files]\nBind=/run/x:/y\nBind=/dev/sda\nBind=/dev/sdb\nBind=/dev/sdc\nBind=/dev/sdx\n# Bind=/dev/sdd\nBind=/srv:/srv\n",
-			[]string{"/dev/sda", "/dev/sdx"}, all,
+			[]string{"/dev/sda", "/dev/sdx"},
+			all,
 		},
 		{"first", "[Files]\nBind=/a:/b\n", "[Files]\nBind=/dev/sda\nBind=/a:/b\n", []string{"/dev/sda"}, all},
 		{"nothing", "", "", nil, all},

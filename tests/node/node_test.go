@@ -36,6 +36,7 @@ func releases(t *testing.T, test func(t *testing.T, release string)) {
 
 func TestNode(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
+		t.Helper()
 		g := ground.Boot(t, ground.Options{
 			Host: host.Options{Release: release},
 			Config: map[string]any{
@@ -69,6 +70,7 @@ func TestNode(t *testing.T) {
 
 // unitsAreClean: systemd understands every line of the drop-in and the mount unit.
 func unitsAreClean(t *testing.T, g *ground.Ground) {
+	t.Helper()
 	unit := paths.MachineUnit(slot)
 	if out := g.MustRun(t, "systemd-analyze verify --man=no --recursive-errors=no "+unit+" "+strings.TrimPrefix(paths.BPFMount(slot), paths.SystemdDir+"/")+" 2>&1"); out != "" {
 		t.Errorf("systemd-analyze verify: %s", out)
@@ -89,6 +91,7 @@ func unitsAreClean(t *testing.T, g *ground.Ground) {
 }
 
 func machineIsAsMeant(t *testing.T, g *ground.Ground) {
+	t.Helper()
 	id := strings.TrimSpace(g.MustRun(t, inside("cat /etc/machine-id")))
 	install := strings.TrimSpace(g.MustRun(t, `sed -n 's/.*"installID": "\(.*\)".*/\1/p' `+paths.Record))
 	if id != system.ID(install, slot) || id == strings.TrimSpace(g.MustRun(t, "cat /etc/machine-id")) {
@@ -119,6 +122,7 @@ func machineIsAsMeant(t *testing.T, g *ground.Ground) {
 
 // devicesCanBeOpened: what is bound is allowed too; EPERM is the answer of the device filter.
 func devicesCanBeOpened(t *testing.T, g *ground.Ground) {
+	t.Helper()
 	bound := strings.Fields(g.MustRun(t, `sed -n 's|^Bind=\(/dev/.*\)|\1|p' `+paths.Nspawn(slot)))
 	if len(bound) == 0 {
 		t.Fatal("no device is bound")
@@ -131,6 +135,7 @@ func devicesCanBeOpened(t *testing.T, g *ground.Ground) {
 }
 
 func guestKeepsOff(t *testing.T, g *ground.Ground) {
+	t.Helper()
 	for _, unit := range system.Masked() {
 		if have := strings.TrimSpace(g.MustRun(t, inside("systemctl show -P LoadState "+unit))); have != "masked" {
 			t.Errorf("%s is %s", unit, have)
@@ -145,6 +150,7 @@ func guestKeepsOff(t *testing.T, g *ground.Ground) {
 }
 
 func nodeObject(t *testing.T, g *ground.Ground) {
+	t.Helper()
 	for path, want := range map[string]string{
 		`{.metadata.labels.example\.test/zone}`:               "a",
 		`{.spec.taints[?(@.key=="example.test/new")].effect}`: "PreferNoSchedule",
@@ -158,6 +164,7 @@ func nodeObject(t *testing.T, g *ground.Ground) {
 
 // secondRun: the stage on its own, on a running node, writes nothing.
 func secondRun(t *testing.T, g *ground.Ground) {
+	t.Helper()
 	reinstall := `sed -i 's/"phase": "complete"/"phase": "installing"/' ` + paths.Record + ` && rm -f ` + paths.Complete
 	g.MustRun(t, reinstall)
 	exclude := append([]string{paths.Tree(slot) + "/var/lib", paths.Tree(slot) + "/etc/cni", paths.Tree(slot) + "/opt"}, host.Noise...)
@@ -171,6 +178,7 @@ func secondRun(t *testing.T, g *ground.Ground) {
 
 // rebootWithoutDevice: the node comes back on a host that has lost a device which the machine was given.
 func rebootWithoutDevice(t *testing.T, g *ground.Ground) {
+	t.Helper()
 	g.MustRun(t, inside("test -c /dev/disk-of-today"))
 	g.Reboot(t) // /dev is made anew, without it
 	g.Await(t, time.Minute, inside("systemctl is-active containerd kubelet"))
