@@ -4,17 +4,21 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/godbus/dbus/v5"
 )
 
-const bus = "org.freedesktop.DBus"
+const (
+	bus      = "org.freedesktop.DBus"
+	busLimit = 25 * time.Second // D-Bus' own default: a bus that reads its files again answers nobody else
+)
 
 // Known makes the system bus know machined, whose package may have been installed a moment ago: a bus
 // reads its services when it starts, or when it is told to, which is done if need be. It tells whether it was.
 // machined itself is not started. ErrNone says that the bus does not find it on disk.
 func Known(ctx context.Context) (reloaded bool, err error) {
-	err = call(ctx, func(ctx context.Context, conn *dbus.Conn) error {
+	err = callWithin(ctx, busLimit, func(ctx context.Context, conn *dbus.Conn) error {
 		known, err := activatable(ctx, conn)
 		if known || err != nil {
 			return err

@@ -87,6 +87,10 @@ func Forget(ctx context.Context, name, unit string) (bool, error) {
 
 // call calls f with a bus connection of its own, for limit at most.
 func call(ctx context.Context, f func(context.Context, *dbus.Conn) error) error {
+	return callWithin(ctx, limit, f)
+}
+
+func callWithin(ctx context.Context, limit time.Duration, f func(context.Context, *dbus.Conn) error) error {
 	ctx, done := context.WithTimeout(ctx, limit)
 	defer done()
 	conn, err := dbus.Connect(busSocket, dbus.WithContext(ctx),
