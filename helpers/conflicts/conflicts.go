@@ -55,10 +55,11 @@ func (h host) converge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	running, err := h.running(ctx, s)
+	areas, err := swap.Find(h.Root)
 	if err != nil {
 		return err
 	}
+	running := append(dropin.Running(s.units(), s.loaded), areas...)
 	image.Note(onDisk...)
 	image.Note(running...)
 	if err := image.Save(); err != nil {
@@ -68,12 +69,7 @@ func (h host) converge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Also after an attempt that was killed between its files and its reload.
-	stale, err := dropin.AnyStale(ctx, h.units, s.units())
-	if err != nil {
-		return err
-	}
-	if written || stale {
+	if written || s.stale() {
 		if err := h.units.Reload(ctx); err != nil {
 			return err
 		}
@@ -83,17 +79,15 @@ func (h host) converge(ctx context.Context) error {
 
 func (h host) look(ctx context.Context) (s seen, err error) {
 	s.keepFirewall = h.Config.HostFirewall == config.FirewallKeep
-	docker, err := h.units.Properties(ctx, "docker.service")
-	if err != nil {
-		return s, err
-	}
-	s.docker = docker.LoadState == "loaded"
 	networkd, err := h.units.Properties(ctx, "systemd-networkd.service")
 	if err != nil {
 		return s, err
 	}
 	s.hardening = hardening.Files(h.Root, networkd.Runs() || strings.HasPrefix(networkd.UnitFileState, "enabled"))
-	s.swapUnits, err = dropin.SwapUnits(ctx, h.Root, h.units)
+	if s.swapUnits, err = dropin.SwapUnits(ctx, h.Root, h.units); err != nil {
+		return s, err
+	}
+	s.loaded, err = dropin.Look(ctx, h.units, s.units())
 	return s, err
 }
 
@@ -113,7 +107,7 @@ func (h host) onDisk(s seen) ([]before.Change, error) {
 		}
 		changes = append(changes, change)
 	}
-	if s.docker {
+	if s.loaded["docker.service"].LoadState == "loaded" {
 		change, err := dockerd.Find(h.Root)
 		if err != nil {
 			h.Log.Warn("%v, ignoring: docker is held back anyway", err)
@@ -122,15 +116,6 @@ func (h host) onDisk(s seen) ([]before.Change, error) {
 		changes = append(changes, change)
 	}
 	return changes, nil
-}
-
-func (h host) running(ctx context.Context, s seen) ([]before.Change, error) {
-	running, err := dropin.Running(ctx, h.units, s.units())
-	if err != nil {
-		return nil, err
-	}
-	areas, err := swap.Find(h.Root)
-	return append(running, areas...), err
 }
 
 func (h host) write(changes []before.Change) (written bool, err error) {

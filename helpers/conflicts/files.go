@@ -6,14 +6,15 @@ import (
 	"unbounded/internal/dropin"
 	"unbounded/internal/hardening"
 	"unbounded/internal/paths"
+	"unbounded/internal/systemd"
 )
 
 // seen is what the host has, as far as it decides what it needs.
 type seen struct {
 	keepFirewall bool
-	docker       bool
 	swapUnits    []string
 	hardening    []hardening.File
+	loaded       map[string]systemd.Properties // of units()
 }
 
 // units are those that are held back.
@@ -23,6 +24,16 @@ func (s seen) units() []string {
 		units = append(units, dropin.Firewalls()...)
 	}
 	return units
+}
+
+// stale tells whether systemd does not know a drop-in that is on disk: an attempt was killed before its reload.
+func (s seen) stale() bool {
+	for _, p := range s.loaded {
+		if dropin.Stale(p) {
+			return true
+		}
+	}
+	return false
 }
 
 // files are those that the host needs; one without content is not to be there. Units that are not installed get

@@ -33,9 +33,9 @@ const (
 	File    Kind = "file"    // a path, whole: content, mode, owner, extended attributes
 	Line    Kind = "line"    // one line of a file, edited by a reversible mark; the object is path:line
 	Key     Kind = "key"     // one key of a JSON file, as JSON text; the object is path:key
-	Sysctl  Kind = "sysctl"  // a live kernel parameter; the object is its path below /proc/sys
-	Unit    Kind = "unit"    // the ActiveState of a unit
-	Swap    Kind = "swap"    // an active swap area: its line of /proc/swaps
+	Sysctl  Kind = "sysctl"  // a live kernel parameter; the object is its key, as in sysctl.d
+	Unit    Kind = "unit"    // whether a unit runs: active or inactive
+	Swap    Kind = "swap"    // an active swap area: its priority, below 0 if the kernel gave it
 	Ruleset Kind = "ruleset" // an nftables table: its netlink messages
 )
 

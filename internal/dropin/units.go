@@ -64,30 +64,29 @@ func SwapUnits(ctx context.Context, root string, units Units) ([]string, error) 
 	return names, nil
 }
 
-// Running are the changes that stop those of names that run. Swap units are not among them: they stop with their area.
-func Running(ctx context.Context, units Units, names []string) ([]before.Change, error) {
-	var changes []before.Change
+// Look reads the properties of names.
+func Look(ctx context.Context, units Units, names []string) (map[string]systemd.Properties, error) {
+	all := map[string]systemd.Properties{}
 	for _, name := range names {
 		p, err := units.Properties(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		if p.Runs() && !strings.HasSuffix(name, ".swap") {
+		all[name] = p
+	}
+	return all, nil
+}
+
+// Running are the changes that stop those of names that run, in this order. Swap units are not among them: they
+// stop with their area.
+func Running(names []string, all map[string]systemd.Properties) []before.Change {
+	var changes []before.Change
+	for _, name := range names {
+		if p := all[name]; p.Runs() && !strings.HasSuffix(name, ".swap") {
 			changes = append(changes, before.Change{
 				Kind: before.Unit, Object: name, Now: before.Text("active"), Want: before.Text("inactive"),
 			})
 		}
 	}
-	return changes, nil
-}
-
-// AnyStale tells whether systemd must reload before the drop-ins of names are in effect.
-func AnyStale(ctx context.Context, units Units, names []string) (bool, error) {
-	for _, name := range names {
-		p, err := units.Properties(ctx, name)
-		if err != nil || Stale(p) {
-			return err == nil, err
-		}
-	}
-	return false, nil
+	return changes
 }
