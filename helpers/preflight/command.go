@@ -73,7 +73,7 @@ func runCheck(args []string, configFile string, stdout, stderr io.Writer) exit.S
 		_, err = io.WriteString(stdout, usage)
 		return exit.Of(err)
 	case err != nil:
-		fmt.Fprintf(stderr, "unbounded-preflight: %v\n%s", err, usage)
+		_, _ = fmt.Fprintf(stderr, "unbounded-preflight: %v\n%s", err, usage)
 		return exit.Usage
 	}
 	report, err := c.run(ctx, "/")
@@ -84,7 +84,7 @@ func runCheck(args []string, configFile string, stdout, stderr io.Writer) exit.S
 	}
 	switch {
 	case err != nil:
-		fmt.Fprintf(stderr, "unbounded-preflight: %v\n", err)
+		_, _ = fmt.Fprintf(stderr, "unbounded-preflight: %v\n", err)
 		return exit.Of(err)
 	case report.Err() != nil:
 		return exit.Of(report.Err())

@@ -141,10 +141,12 @@ func TestVerify(t *testing.T) {
 }
 
 func TestVerifyNoMachine(t *testing.T) {
-	v := &verification{root: complete(t), prefix: paths.DefaultRoot, host: fake{paths.MachineUnit("kube2"): {ActiveState: "inactive"}},
+	v := &verification{
+		root: complete(t), prefix: paths.DefaultRoot, host: fake{paths.MachineUnit("kube2"): {ActiveState: "inactive"}},
 		inner: func(context.Context, string) (manager, func(), error) {
 			return nil, nil, errors.New("machine kube1 does not answer")
-		}}
+		},
+	}
 	if err := v.run(t.Context()); err == nil || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("run: %v", err)
 	}

@@ -44,8 +44,9 @@ func (k Kind) lasts() time.Duration {
 		return 10 * time.Second
 	case Denied:
 		return 30 * time.Second
+	default:
+		return 0
 	}
-	return 0
 }
 
 // API is what is asked of the API server. *kube.Client answers it.
@@ -170,8 +171,9 @@ func request(r kube.Request) Cause {
 		return Cause{Pending, fmt.Sprintf("certificate request %s of this node is approved but not signed: does kube-controller-manager run, with a CA to sign with?", r.Name)}
 	case kube.Pending:
 		return Cause{Pending, fmt.Sprintf("certificate request %s of this node is pending: approve it with `kubectl certificate approve %s`, or let the cluster approve the requests of bootstrap tokens", r.Name, r.Name)}
+	default:
+		return Cause{Waiting, fmt.Sprintf("certificate request %s is issued, kubelet has to fetch it", r.Name)}
 	}
-	return Cause{Waiting, fmt.Sprintf("certificate request %s is issued, kubelet has to fetch it", r.Name)}
 }
 
 // asNode asks for the Node, which a kubelet may see if it is its own.

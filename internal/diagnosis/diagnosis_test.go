@@ -23,6 +23,7 @@ type api struct {
 func (a api) Requests(context.Context) ([]kube.Request, error) { return a.requests, a.err }
 func (a api) HasNode(context.Context, string) (bool, error)    { return a.node, a.err }
 func failing(kind apiserver.Kind) api                          { return api{err: answered(kind, errors.New("cause"))} }
+
 func answered(kind apiserver.Kind, err error) error {
 	return fmt.Errorf("list certificate requests: %w", &apiserver.Error{Kind: kind, Server: "https://api.example.test:6443", Err: err})
 }
@@ -72,7 +73,8 @@ func TestLook(t *testing.T) {
 		{"untrusted", doctor(failing(apiserver.Untrusted), nil, running, nil), Untrusted, []string{"not trusted", "Cluster.CaCertBase64"}},
 		{
 			"out of date", doctor(api{err: answered(apiserver.Untrusted, x509.CertificateInvalidError{Reason: x509.Expired})}, nil, running, nil),
-			Untrusted, []string{"clock of this host"},
+			Untrusted,
+			[]string{"clock of this host"},
 		},
 		{"rejected", doctor(failing(apiserver.Rejected), nil, running, nil), Rejected, []string{"the bootstrap token is rejected", "Kubelet.Auth.BootstrapToken"}},
 		{"may not list", doctor(failing(apiserver.Forbidden), nil, running, nil), Waiting, []string{"may not look"}},

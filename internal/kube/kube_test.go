@@ -73,7 +73,7 @@ func TestHasNode(t *testing.T) {
 		{"forbidden", answer(403, "Forbidden"), false, apiserver.Forbidden},
 		{"broken", answer(500, "InternalError"), false, apiserver.Unreachable},
 		{"proxy without an upstream", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502) }, false, apiserver.Unreachable},
-		{"unauthorized in plain text", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 401) }, false, apiserver.Rejected},
+		{"unauthorized in plain text", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }, false, apiserver.Rejected},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := serve(t, test.handler).HasNode(t.Context(), "n")

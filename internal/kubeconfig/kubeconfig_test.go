@@ -29,7 +29,8 @@ func TestParse(t *testing.T) {
 		{"token", shape(server+", certificate-authority-data: "+ca, "token: "+canary), Kubeconfig{Server: "https://api.example.test:6443", CA: []byte("PEM"), Token: canary}, ""},
 		{
 			"kubelet's own", shape(server, "client-certificate: /var/lib/kubelet/pki/a.pem, client-key: /var/lib/kubelet/pki/a.pem"),
-			Kubeconfig{Server: "https://api.example.test:6443", ClientCertFile: "/var/lib/kubelet/pki/a.pem", ClientKeyFile: "/var/lib/kubelet/pki/a.pem"}, "",
+			Kubeconfig{Server: "https://api.example.test:6443", ClientCertFile: "/var/lib/kubelet/pki/a.pem", ClientKeyFile: "/var/lib/kubelet/pki/a.pem"},
+			"",
 		},
 		{"JSON", []byte(`{"current-context":"a","clusters":[{"name":"c","cluster":{"server":"https://x"}}],"contexts":[{"name":"a","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u","user":{"exec":{"command":"/x"}}}]}`), Kubeconfig{Server: "https://x", Exec: true}, ""},
 		{"not YAML", []byte("\t" + canary), Kubeconfig{}, "not YAML"},

@@ -39,7 +39,7 @@ type mount struct {
 }
 
 // made is a made-up host: files with content (a name ending in / is a folder), links, and mounts.
-func made(t *testing.T, files map[string]string, links map[string]string, mounts map[string]mount) *Host {
+func made(t *testing.T, files, links map[string]string, mounts map[string]mount) *Host {
 	t.Helper()
 	root := t.TempDir()
 	var table strings.Builder

@@ -134,7 +134,7 @@ func (h *Host) cgroups(context.Context) []check.Result {
 	if err := ask(h.at(path), &stat); err != nil {
 		return one(check.Fail(check.May, path, "no cgroups: %v", err).Fix("boot with cgroup version 2"))
 	}
-	if int64(stat.Type) != unix.CGROUP2_SUPER_MAGIC { //nolint:unconvert // its size differs between architectures
+	if stat.Type != unix.CGROUP2_SUPER_MAGIC {
 		return one(check.Fail(check.May, path, "%s is not cgroup version 2 (unified)", path).
 			Fix("boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line"))
 	}

@@ -110,11 +110,10 @@ func (h *Host) ForImage(size int64) Space {
 func (h *Host) used(path string) uint64 {
 	var sum uint64
 	_ = filepath.WalkDir(h.at(path), func(_ string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return nil
-		}
-		if info, err := entry.Info(); err == nil {
-			sum += uint64(info.Size()) //nolint:gosec // sizes are positive
+		if err == nil && entry.Type().IsRegular() {
+			if info, err := entry.Info(); err == nil {
+				sum += uint64(info.Size())
+			}
 		}
 		return nil
 	})
@@ -154,7 +153,7 @@ func (h *Host) DiskSpace(need Space) check.Result {
 }
 
 func free(stat unix.Statfs_t) uint64 {
-	return stat.Bavail * uint64(stat.Bsize) //nolint:gosec // a block size is positive
+	return stat.Bavail * uint64(stat.Bsize)
 }
 
 // provisioning looks at the places of the machine. A tree that is there is the rootfs stage's to
@@ -172,7 +171,7 @@ func (h *Host) provisioning(context.Context) []check.Result {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			results = append(results, check.Fail(check.May, want.path, "%v", err))
-		case want.dir && !info.IsDir() && !(want.path == paths.Machines && info.Mode()&fs.ModeSymlink != 0):
+		case want.dir && !info.IsDir() && (want.path != paths.Machines || info.Mode()&fs.ModeSymlink == 0):
 			results = append(results, check.Fail(check.May, want.path, "%s is %s, not a folder", want.path, kind(info)).Fix("move it away"))
 		case !want.dir && !info.Mode().IsRegular():
 			results = append(results, check.Fail(check.May, want.path, "%s is %s, not a file", want.path, kind(info)).Fix("move it away"))
@@ -218,8 +217,8 @@ func (h *Host) mountName(path string) string {
 // mountOf finds the mount that holds path: the deepest one above it, the last of those
 // that hide each other.
 func (h *Host) mountOf(path string) (string, bool) {
-	if real, err := filepath.EvalSymlinks(h.at(path)); err == nil && h.at("/") == "/" {
-		path = real
+	if resolved, err := filepath.EvalSymlinks(h.at(path)); err == nil && h.at("/") == "/" {
+		path = resolved
 	}
 	data, err := os.ReadFile(h.at("/proc/self/mountinfo"))
 	if err != nil {

@@ -19,8 +19,9 @@ func artifactCheck(a config.Artifact) string {
 		return "kubernetes-artifacts"
 	case config.CNI:
 		return "cni-artifacts"
+	default: // containerd, runc, crictl
+		return "cri-artifacts"
 	}
-	return "cri-artifacts" // containerd, runc, crictl
 }
 
 // Artifacts asks for the node's binaries, unless the tree at dir has them all.

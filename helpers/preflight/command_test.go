@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"unbounded/internal/exit"
+	"unbounded/internal/paths"
+)
+
+func TestParse(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		args string
+		env  string
+		want command
+		err  string
+	}{
+		{name: "nothing", want: command{config: paths.Config, output: "text"}},
+		{name: "environment", env: "/tmp/c.json", want: command{config: "/tmp/c.json", output: "text"}},
+		{name: "flag wins", env: "/tmp/c.json", args: "--config /x --output json --fail-on-warnings", want: command{config: "/x", output: "json", failOnWarnings: true}},
+		{name: "names", args: "--ignore a,b --ignore=c,", want: command{config: paths.Config, output: "text", ignore: []string{"a", "b", "c"}}},
+		{name: "the public agent's name", args: "--ignore-preflight-errors=all", want: command{config: paths.Config, output: "text", ignore: []string{"all"}}},
+		{name: "unknown flag", args: "--now", err: "-now"},
+		{name: "argument", args: "kube1", err: `unknown argument "kube1"`},
+		{name: "output", args: "--output yaml", err: `"yaml", want text or json`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := parse(strings.Fields(test.args), test.env)
+			if test.err != "" {
+				if err == nil || !strings.Contains(err.Error(), test.err) {
+					t.Errorf("parse: %v, want %q", err, test.err)
+				}
+				return
+			}
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(command{})); err != nil || diff != "" {
+				t.Errorf("parse: %v\n%s", err, diff)
+			}
+		})
+	}
+}
+
+func TestRunCheckUsage(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	if got := runCheck([]string{"--now"}, "", &stdout, &stderr); got != exit.Usage || !strings.Contains(stderr.String(), "usage:") || stdout.Len() > 0 {
+		t.Errorf("runCheck = %d, %q, %q", got, stdout.String(), stderr.String())
+	}
+	stdout.Reset()
+	stderr.Reset()
+	if got := runCheck([]string{"--help"}, "", &stdout, &stderr); got != exit.OK || !strings.Contains(stdout.String(), "usage:") || stderr.Len() > 0 {
+		t.Errorf("runCheck --help = %d, %q, %q", got, stdout.String(), stderr.String())
+	}
+	if got := runCheck([]string{"--config", filepath.Join(t.TempDir(), "absent")}, "", &stdout, &stderr); got != exit.Failed || !strings.Contains(stderr.String(), "absent") {
+		t.Errorf("runCheck without a configuration = %d, %q", got, stderr.String())
+	}
+}
