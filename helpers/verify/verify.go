@@ -4,21 +4,16 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 
 	"unbounded/internal/config"
+	"unbounded/internal/installed"
 	"unbounded/internal/paths"
 	"unbounded/internal/stage"
 	"unbounded/internal/systemd"
-	"unbounded/units"
 )
 
 // manager is what systemd is asked.
@@ -58,7 +53,7 @@ func verify(ctx context.Context, env *stage.Env) error {
 // run returns everything that is not as it should be, on one line.
 func (v *verification) run(ctx context.Context) error {
 	v.file(paths.Complete, 0o600, true)
-	v.programs()
+	v.findings = append(v.findings, installed.Findings(v.root, v.prefix)...)
 	if slot, err := v.slot(); err != nil {
 		v.find("%v", err)
 	} else {
@@ -74,10 +69,7 @@ func (v *verification) run(ctx context.Context) error {
 }
 
 func (v *verification) find(format string, args ...any) {
-	finding := fmt.Sprintf(format, args...)
-	if !slices.Contains(v.findings, finding) { // one program is started by several units
-		v.findings = append(v.findings, finding)
-	}
+	v.findings = append(v.findings, fmt.Sprintf(format, args...))
 }
 
 func (v *verification) at(path string) string { return paths.At(v.root, path) }
@@ -106,99 +98,11 @@ func (v *verification) slot() (string, error) {
 
 // file demands a regular file of root with exactly mode, with something in it unless it may be empty.
 func (v *verification) file(path string, mode fs.FileMode, empty bool) bool {
-	info, err := os.Lstat(v.at(path))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		v.find("%s is missing", path)
-	case err != nil:
-		v.find("%v", err)
-	case !info.Mode().IsRegular():
-		v.find("%s is not a regular file", path)
-	case info.Mode().Perm() != mode:
-		v.find("%s has mode %04o, want %04o", path, info.Mode().Perm(), mode)
-	case !rooted(info):
-		v.find("%s is not owned by root", path)
-	case info.Size() == 0 && !empty:
-		v.find("%s is empty", path)
-	default:
-		return true
+	wrong := installed.File(v.root, path, mode, empty)
+	if wrong != "" {
+		v.find("%s", wrong)
 	}
-	return false
-}
-
-func rooted(info fs.FileInfo) bool {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(stat.Uid) == os.Geteuid() && int(stat.Gid) == os.Getegid() // root, but in tests
-}
-
-// unitDirs are where unit files are installed, in the order in which systemd looks.
-var unitDirs = [...]string{paths.SystemdDir, "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
-
-// programs checks our unit files, and the programs that they start.
-func (v *verification) programs() {
-	files, err := units.Rendered(units.RootToken)
-	if err != nil {
-		v.find("%v", err)
-		return
-	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		v.unit(name, files[name])
-	}
-}
-
-// unit compares a unit file with ours. Its root is read from the file itself: the record's
-// prefix has its links resolved, the file's need not.
-func (v *verification) unit(name, source string) {
-	for _, dir := range unitDirs {
-		path := filepath.Join(dir, name)
-		data, err := os.ReadFile(v.at(path))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			v.find("%v", err)
-			return
-		}
-		if !v.file(path, 0o644, false) {
-			return
-		}
-		root, program := started(string(data))
-		if program == "" {
-			root = v.prefix
-		} else {
-			v.program(root, program)
-		}
-		if strings.ReplaceAll(string(data), root, units.RootToken) != source {
-			v.find("%s differs from this release's", path)
-		}
-		return
-	}
-	v.find("unit %s is missing", name)
-}
-
-// started is the root and the program of the first ExecStart= with one of ours.
-func started(unit string) (root, program string) {
-	for line := range strings.Lines(unit) {
-		command, ok := strings.CutPrefix(strings.TrimSpace(line), "ExecStart=")
-		path, _, _ := strings.Cut(command, " ")
-		if root, name, found := strings.Cut(path, "/current/"); ok && found {
-			return root, "current/" + name
-		}
-	}
-	return "", ""
-}
-
-func (v *verification) program(root, program string) {
-	path := filepath.Join(root, program)
-	info, err := os.Stat(v.at(path))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		v.find("%s is missing", path)
-	case err != nil:
-		v.find("%v", err)
-	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
-		v.find("%s is not executable", path)
-	}
+	return wrong == ""
 }
 
 // applied checks what the node was built from, and its checksum.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"unbounded/internal/installed"
 	"unbounded/internal/paths"
 	"unbounded/internal/systemd"
 	"unbounded/units"
@@ -54,7 +55,7 @@ func complete(t *testing.T) string {
 	}
 	for name, content := range rendered {
 		write(paths.SystemdDir+"/"+name, content, 0o644)
-		if root, program := started(content); program != "" {
+		if root, program := installed.Starts(content); program != "" {
 			write(root+"/slots/blue/"+filepath.Base(program), "#!", 0o755)
 		}
 	}

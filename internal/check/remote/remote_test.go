@@ -91,7 +91,7 @@ func TestAPI(t *testing.T) {
 		{"not up", server(t, certificate, 500, 0), ca, []string{name + "=error"}, []string{"answers 500", "firewalls"}},
 		{"refused", strings.Replace(closed.URL, "http:", "https:", 1), ca, []string{name + "=error"}, []string{"not reachable", "Kubelet.ApiServer"}},
 		{"another CA", server(t, certificate, 200, 0), otherCA, []string{name + "=error"}, []string{"not trusted", "Cluster.CaCertBase64"}},
-		{"not valid yet, our clock is behind", server(t, future, 200, 45*time.Minute), futureCA, []string{name + "=error", clock + "=error"}, []string{"set the clock", "45m", "behind"}},
+		{"not valid yet, our clock is behind", server(t, future, 200, 45*time.Minute), futureCA, []string{name + "=error", clock + "=error"}, []string{"set the clock", "behind"}},
 		{"a minute ahead", server(t, certificate, 200, -time.Minute), ca, []string{name + "=ok", clock + "=warning"}, []string{"ahead of", "5m0s"}},
 		{"ten minutes behind", server(t, certificate, 200, 10*time.Minute), ca, []string{name + "=ok", clock + "=error"}, []string{"behind", "5m0s", "timedatectl"}},
 	} {
