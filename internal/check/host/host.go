@@ -8,8 +8,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +15,7 @@ import (
 	"unbounded/internal/check"
 	"unbounded/internal/config"
 	"unbounded/internal/paths"
+	"unbounded/internal/run"
 	"unbounded/internal/systemd"
 )
 
@@ -35,7 +34,7 @@ type Host struct {
 	Units  Units // nil: systemd cannot be reached
 	// Statfs is unix.Statfs when nil.
 	Statfs func(path string, stat *unix.Statfs_t) error
-	// Program finds an executable by name; exec.LookPath in the folders of the host when nil.
+	// Program finds an executable by name; in the folders of the host when nil.
 	Program func(name string) bool
 }
 
@@ -98,19 +97,12 @@ func (h *Host) machineID(context.Context) []check.Result {
 
 func one(result check.Result) []check.Result { return []check.Result{result} }
 
-// programs are where systemd looks for executables.
-var programs = [...]string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
-
 func (h *Host) has(name string) bool {
 	if h.Program != nil {
 		return h.Program(name)
 	}
-	for _, dir := range programs {
-		if _, err := exec.LookPath(h.at(filepath.Join(dir, name))); err == nil {
-			return true
-		}
-	}
-	return false
+	_, found := run.Find(h.Root, name)
+	return found
 }
 
 func size(bytes uint64) string { return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30)) }

@@ -27,12 +27,13 @@ func (h *Host) manager() string {
 	return ""
 }
 
-// needed are the programs that later stages run, and the package that brings each.
+// needed are the programs that the prerequisites stage sees to, and the package that brings each.
 var needed = [...]struct{ program, source string }{
 	{"systemd-nspawn", "systemd-container"},
-	{"machinectl", "systemd-container"},
-	{"journalctl", "systemd"},
 	{"modprobe", "kmod"},
+	{"mountpoint", "util-linux"},
+	{"mount", "util-linux"},
+	{"umount", "util-linux"},
 }
 
 func (h *Host) packages(context.Context) []check.Result {
