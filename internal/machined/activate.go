@@ -14,9 +14,9 @@ const (
 	busLimit = 25 * time.Second // D-Bus' own default: a bus that reads its files again answers nobody else
 )
 
-// Known makes the system bus know machined, whose package may have been installed a moment ago: dbus-broker
-// reads its services when it starts or is told to (dbus-daemon also when asked for one it does not know); it is told if need be. It tells whether it was.
-// machined itself is not started. ErrNone says that the bus does not find it on disk.
+// Known makes the system bus know machined, whose package may have been installed a moment ago, and tells
+// whether it had to. dbus-broker reads its services when it starts or is told to; dbus-daemon also when it is asked
+// for one that it does not know. machined is not started. ErrNone says that the bus does not find it on disk.
 func Known(ctx context.Context) (reloaded bool, err error) {
 	err = callWithin(ctx, busLimit, func(ctx context.Context, conn *dbus.Conn) error {
 		known, err := activatable(ctx, conn)
