@@ -6,11 +6,8 @@
 // the drop-in of systemd-nspawn@SLOT.service and the mount unit of its BPF file system;
 // whoever starts the machine reloads the service manager.
 //
-// The commit point is /etc/unbounded/built.json in the tree: the configuration from which the
-// node is built, without which kubelet does not start. A kubelet that has not joined is
-// stopped while its files change, and built.json is written last. One that has joined gets
-// new files, but built.json stays what it joined with: the stage that waits for the
-// node promotes exactly it. Services whose files changed are marked for a restart.
+// The commit point is /etc/unbounded/built.json in the tree; package build has the order of things.
+// Services whose files changed are marked for a restart.
 //
 // Before each start of the machine its unit runs the verb refresh, and goes on if that
 // fails: a device that is gone would keep the machine from starting.
