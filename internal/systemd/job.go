@@ -27,6 +27,8 @@ type JobError struct {
 	Name   string // of the unit
 	Result string // of the job
 	Unit   Properties
+
+	begun bool // the unit was started anew
 }
 
 // Error is one line: what was asked, how it ended, and what the unit itself says.
@@ -70,7 +72,13 @@ func (m *Manager) Stop(ctx context.Context, unit string) (Properties, error) {
 
 // Restart is Start for restarting; a unit that does not run is started.
 func (m *Manager) Restart(ctx context.Context, unit string) (Properties, error) {
-	return m.job(ctx, "restart", unit, (*sd.Conn).RestartUnitContext)
+	p, err := m.job(ctx, "restart", unit, (*sd.Conn).RestartUnitContext)
+	job, ok := errors.AsType[*JobError](err)
+	if ok && !job.begun && (job.Result == ResultFailed || job.Result == ResultUnknown) {
+		// A re-exec of the manager ends a restart that has stopped the unit, and reports it failed.
+		return m.Start(ctx, unit)
+	}
+	return p, err
 }
 
 // ReloadOrRestart is Restart for units that cannot reload, and reloads the others.
@@ -135,7 +143,9 @@ func (m *Manager) job(ctx context.Context, verb, unit string, ask request) (Prop
 		result = infer(verb, before, after)
 	}
 	if result != ResultDone {
-		return after, &JobError{Verb: verb, Name: unit, Result: result, Unit: after}
+		return after, &JobError{
+			Verb: verb, Name: unit, Result: result, Unit: after, begun: after.InvocationID != before.InvocationID,
+		}
 	}
 	return after, nil
 }

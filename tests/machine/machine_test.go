@@ -70,7 +70,7 @@ func TestInside(t *testing.T) {
 		plant(t, h)
 		h.WriteFile(t, paths.RunSlot+"/kube1", host.File{})
 		h.MustRun(t, "systemctl daemon-reload")
-		result := h.Run(t, "UNBOUNDED_INSIDE=1 /opt/machine.test -test.v -test.timeout=10m -test.run '"+cmp.Or(os.Getenv("INSIDE_RUN"), "^TestInside.")+"'")
+		result := h.Run(t, "UNBOUNDED_INSIDE=1 /opt/machine.test -test.v -test.timeout=4m -test.run '"+cmp.Or(os.Getenv("INSIDE_RUN"), "^TestInside.")+"'")
 		t.Log(result.Out)
 		if result.Code != 0 || !strings.Contains(result.Out, "--- PASS: TestInside") {
 			t.Errorf("inside: %d\n%s", result.Code, result.Err)

@@ -27,10 +27,10 @@ func unit(t *testing.T, name, content string) {
 	}
 	systemctl(t, "daemon-reload")
 	t.Cleanup(func() {
-		_ = exec.Command("systemctl", "stop", name).Run()
-		_ = exec.Command("systemctl", "reset-failed", name).Run()
+		_ = quietly("systemctl", "stop", name)
+		_ = quietly("systemctl", "reset-failed", name)
 		_ = os.Remove(path)
-		_ = exec.Command("systemctl", "daemon-reload").Run()
+		_ = quietly("systemctl", "daemon-reload")
 	})
 }
 
@@ -41,6 +41,13 @@ func systemctl(t *testing.T, args ...string) string {
 		t.Fatalf("systemctl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// quietly runs a program that may fail, also after the end of the test, and not for long.
+func quietly(program string, args ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return exec.CommandContext(ctx, program, args...).Run()
 }
 
 func dial(t *testing.T) *systemd.Manager {
@@ -121,7 +128,7 @@ func TestInsideJobs(t *testing.T) {
 	})
 	t.Run("masked", func(t *testing.T) {
 		systemctl(t, "mask", "t-masked.service")
-		t.Cleanup(func() { _ = exec.Command("systemctl", "unmask", "t-masked.service").Run() })
+		t.Cleanup(func() { _ = quietly("systemctl", "unmask", "t-masked.service") })
 		if _, err := m.Start(within(t, 10*time.Second), "t-masked.service"); !errors.Is(err, systemd.ErrMasked) {
 			t.Errorf("Start() = %v, want ErrMasked", err)
 		}
@@ -162,7 +169,7 @@ func TestInsideJobs(t *testing.T) {
 	})
 	t.Run("cancelled by somebody", func(t *testing.T) {
 		unit(t, "t-slow2.service", "[Service]\nType=oneshot\nExecStart=/bin/sleep 30\n")
-		time.AfterFunc(300*time.Millisecond, func() { _ = exec.Command("systemctl", "stop", "t-slow2.service").Run() })
+		time.AfterFunc(300*time.Millisecond, func() { _ = quietly("systemctl", "stop", "t-slow2.service") })
 		_, err := m.Start(within(t, 10*time.Second), "t-slow2.service")
 		if job, ok := errors.AsType[*systemd.JobError](err); !ok || job.Result != systemd.ResultCanceled {
 			t.Errorf("Start() = %v, want canceled", err)
@@ -239,10 +246,11 @@ func disturb(t *testing.T, command []string) func() int {
 	return func() int {
 		cancel()
 		n := <-count
-		_ = exec.Command("systemctl", "reset-failed").Run()
+		_ = quietly("systemctl", "reset-failed")
+		_ = quietly("systemctl", "start", "dbus.socket")
 		// The bus is back when this answers.
-		for range 50 {
-			if exec.Command("busctl", "--system", "status").Run() == nil {
+		for range 20 {
+			if quietly("busctl", "--system", "--timeout=2", "status") == nil {
 				break
 			}
 			time.Sleep(100 * time.Millisecond)
@@ -256,7 +264,7 @@ func TestInsideWithoutBus(t *testing.T) {
 	unit(t, "t-ok.service", "[Service]\nType=oneshot\nExecStart=/bin/sleep 0.3\n")
 	unit(t, "t-no.service", "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'exit 3'\n")
 	systemctl(t, "stop", "dbus.socket", "dbus.service")
-	t.Cleanup(func() { _ = exec.Command("systemctl", "start", "dbus.socket").Run() })
+	t.Cleanup(func() { _ = quietly("systemctl", "start", "dbus.socket") })
 	m := dial(t)
 	if _, err := m.Start(within(t, 10*time.Second), "t-ok.service"); err != nil {
 		t.Errorf("Start(ok) = %v", err)
@@ -278,7 +286,7 @@ func TestInsideSilentBus(t *testing.T) {
 	inside(t)
 	const socket = "/run/dbus/system_bus_socket"
 	systemctl(t, "stop", "dbus.socket", "dbus.service")
-	t.Cleanup(func() { _ = exec.Command("systemctl", "start", "dbus.socket").Run() })
+	t.Cleanup(func() { _ = quietly("systemctl", "start", "dbus.socket") })
 	if err := os.RemoveAll(socket); err != nil {
 		t.Fatal(err)
 	}
