@@ -81,7 +81,7 @@ func TestRebootAfterEachStage(t *testing.T) {
 			release := "bookworm"
 			g := ground.Boot(t, ground.Options{Host: host.Options{Release: release, Overlay: map[string]host.File{
 				paths.SystemdDir + "/" + unit + ".d/50-reboot.conf": {
-					Content: "[Unit]\nConditionPathExists=\n[Service]\nExecStartPost=/bin/sh -c 'test -e /var/rebooted || { touch /var/rebooted; sync; systemctl reboot -ff; }'\n",
+					Content: "[Service]\nExecStartPost=+/bin/sh -c 'test -e /var/rebooted || { touch /var/rebooted; sync; systemctl reboot -ff; }'\n",
 				},
 			}}})
 			g.Run(t, "systemctl start --no-block "+paths.Target)
