@@ -14,11 +14,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"unbounded/internal/config"
 	"unbounded/internal/content"
 	"unbounded/internal/exit"
 	"unbounded/internal/inventory"
 	"unbounded/internal/oci"
 	"unbounded/internal/ocitest"
+	"unbounded/internal/restart"
 	"unbounded/internal/tree"
 )
 
@@ -268,4 +270,34 @@ func TestCanceled(t *testing.T) {
 	if len(names) != 0 {
 		t.Errorf("left: %v", names)
 	}
+}
+
+// Another version is placed into a tree that runs, and its service is marked for a restart; the same program put back is not.
+func TestAnotherVersionIsMarked(t *testing.T) {
+	needRoot(t)
+	h := newHost(t, nodeImage(t))
+	must(t, h.converge(t, fakeSlots{}))
+	mark := restart.Of(h.root, "kube1", "containerd")
+	must(t, os.Remove(filepath.Join(h.tree(), "usr/local/bin/containerd")))
+	must(t, h.converge(t, fakeSlots{runs: true}))
+	if pending, err := mark.Pending(); pending || err != nil {
+		t.Errorf("put back: marked %v, %v", pending, err)
+	}
+	source := h.config.Downloads[config.Containerd]
+	source.Version = "2.1.9"
+	h.config.Downloads[config.Containerd] = source
+	for path, data := range h.mirror.files {
+		h.mirror.files[strings.ReplaceAll(path, containerdVersion, source.Version)] = data
+	}
+	must(t, h.converge(t, fakeSlots{runs: true}))
+	if pending, err := mark.Pending(); !pending || err != nil {
+		t.Errorf("another version: marked %v, %v", pending, err)
+	}
+}
+
+// A source that nothing may be fetched from is refused before anything is done.
+func TestPlainMirrorRefused(t *testing.T) {
+	h := newHost(t, nodeImage(t))
+	h.config.Downloads[config.Runc] = config.Source{BaseURL: "http://mirror.example.test", Version: "1.0.0"}
+	h.refused(t, fakeSlots{}, exit.Refused, "runc 1.0.0: http://mirror.example.test/v1.0.0/runc."+runtime.GOARCH+": plain http")
 }

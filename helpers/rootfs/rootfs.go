@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync/atomic"
 
 	"unbounded/internal/artifact"
 	"unbounded/internal/content"
@@ -14,6 +13,8 @@ import (
 	"unbounded/internal/inventory"
 	"unbounded/internal/oci"
 	"unbounded/internal/paths"
+	"unbounded/internal/restart"
+	"unbounded/internal/rootfs"
 	"unbounded/internal/stage"
 	"unbounded/internal/tree"
 )
@@ -34,7 +35,6 @@ type builder struct {
 	reserve int64
 	dir     string // the tree
 	partial string // where it is built
-	moved   atomic.Int64
 }
 
 func newBuilder(env *stage.Env, slots slots) *builder {
@@ -43,7 +43,7 @@ func newBuilder(env *stage.Env, slots slots) *builder {
 		dir:     paths.At(env.Root, paths.Tree(env.Slot)),
 		partial: paths.At(env.Root, paths.Partial(env.Slot)),
 	}
-	b.client = fetch.Client{HTTP: fetch.NewHTTP(), Status: env.Log.Status, Moved: func(n int64) { b.moved.Add(n) }}
+	b.client = fetch.Client{HTTP: fetch.NewHTTP(), Status: env.Log.Status}
 	return b
 }
 
@@ -110,11 +110,17 @@ func (b *builder) converge(ctx context.Context) error {
 		return err
 	}
 	items := artifact.Plan(b.env.Config.Downloads, b.arch)
+	if err := artifact.Check(items); err != nil {
+		return exit.As(exit.Refused, err)
+	}
 	switch next {
 	case build:
 		return b.build(ctx, image, items)
 	case repair:
-		return errors.Join(b.clean(), b.repair(ctx, *f.have, items))
+		if err := b.clean(); err != nil {
+			return err
+		}
+		return b.repair(ctx, f, items)
 	case leave:
 		b.env.Log.Notice("the machine runs in a tree that we did not build: %s is left alone", b.dir)
 	}
@@ -145,6 +151,31 @@ func (b *builder) look(ctx context.Context) (f found, err error) {
 	return f, nil
 }
 
+// build makes the tree from nothing.
+func (b *builder) build(ctx context.Context, image oci.Reference, items []artifact.Item) (err error) {
+	file := b.env.Config.RegistryAuthFile
+	if file != "" {
+		file = paths.At(b.env.Root, file)
+	}
+	login, err := oci.Credentials(file)
+	if err != nil {
+		return fmt.Errorf("read RegistryAuthFile: %w", err)
+	}
+	store, err := b.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	one := rootfs.Builder{
+		Dir: b.dir, Partial: b.partial, Arch: b.arch, Client: b.client, Store: store,
+		Log: b.env.Log, Reserve: b.reserve, Login: login,
+	}
+	for _, slot := range paths.Slots() {
+		one.Others = append(one.Others, paths.At(b.env.Root, paths.Tree(slot)))
+	}
+	return one.Build(ctx, image, items)
+}
+
 // clean removes what a killed attempt left beside a complete tree.
 func (b *builder) clean() error {
 	state, err := tree.Inspect(b.partial)
@@ -164,7 +195,8 @@ func (b *builder) open() (*content.Store, error) {
 }
 
 // repair puts back the programs that are not as the inventory says or as the configuration wants.
-func (b *builder) repair(ctx context.Context, have inventory.Inventory, items []artifact.Item) (err error) {
+func (b *builder) repair(ctx context.Context, f found, items []artifact.Item) (err error) {
+	have := *f.have
 	root, err := tree.Open(b.dir)
 	if err != nil {
 		return err
@@ -195,12 +227,29 @@ func (b *builder) repair(ctx context.Context, have inventory.Inventory, items []
 		if why == "" {
 			continue
 		}
-		binary, _ := have.Binary(item.Name)
-		if binary, err = placer.Place(ctx, item, binary); err != nil {
-			return b.spaced(err, paths.Content)
+		old, _ := have.Binary(item.Name)
+		if err := b.mark(f.runs, item, old); err != nil {
+			return err
 		}
-		have.Set(binary)
+		now, err := placer.Place(ctx, item, old)
+		if err != nil {
+			return rootfs.Spaced(err, store.Dir())
+		}
+		have.Set(now)
 		b.env.Log.Changed(item.Dest, fmt.Sprintf("%s put back: %s", item, why))
+		if err := b.mark(f.runs, item, old); err != nil {
+			return err
+		}
 	}
 	return have.Save(root)
+}
+
+// mark has the machine stage restart the service whose program is becoming another one
+// while it runs. The same program put back needs no restart: what runs has it still.
+func (b *builder) mark(runs bool, item artifact.Item, old inventory.Binary) error {
+	another := old.Version != item.Version || (item.SHA256 != "" && item.SHA256 != old.SHA256)
+	if !runs || !another || (item.Name != "kubelet" && item.Name != "containerd") {
+		return nil
+	}
+	return restart.Of(b.env.Root, b.env.Slot, item.Name).Set()
 }

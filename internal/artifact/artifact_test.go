@@ -236,7 +236,7 @@ func TestNotPlaced(t *testing.T) {
 		change   func(r *rig, item *Item)
 		err      string
 	}{
-		{"other bytes than published", config.Runc, func(r *rig, item *Item) { r.files["/v1.0.0/runc.amd64"] = big }, "not the promised content"},
+		{"other bytes than published", config.Runc, func(r *rig, _ *Item) { r.files["/v1.0.0/runc.amd64"] = big }, "not the promised content"},
 		{"other bytes than pinned", config.Runc, func(_ *rig, item *Item) { item.SHA256 = strings.Repeat("a", 64) }, "not the promised content"},
 		{"no published digest", config.Runc, func(r *rig, _ *Item) { delete(r.files, "/v1.0.0/runc.sha256sum") }, "no published digest"},
 		{"a web page for a digest", config.Runc, func(r *rig, _ *Item) { r.files["/v1.0.0/runc.sha256sum"] = []byte("<html>") }, "holds no SHA-256"},

@@ -202,7 +202,7 @@ func (p *Placer) extract(ctx context.Context, blob io.Reader, item Item, intact 
 	found := map[string]bool{}
 	for archive := tar.NewReader(plain); ; {
 		header, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err = errors.Join(err, ctx.Err()); err != nil {

@@ -62,6 +62,20 @@ func parseSums(text, file string) (string, error) {
 	return "", fmt.Errorf("holds no SHA-256 of %q", file)
 }
 
+// Check refuses items whose URL nobody may fetch from: plain http to anywhere but localhost and private IP literals.
+func Check(items []Item) error {
+	for _, item := range items {
+		u, err := url.Parse(item.URL)
+		if err != nil {
+			return fmt.Errorf("%s: %q is not a URL", item, fetch.Redact(item.URL))
+		}
+		if err := fetch.CheckURL(u); err != nil {
+			return fmt.Errorf("%s: %s: %w; change its source in Downloads", item, fetch.Redact(item.URL), err)
+		}
+	}
+	return nil
+}
+
 // Result is what Probe found out about one item.
 type Result struct {
 	Artifact config.Artifact

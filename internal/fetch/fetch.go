@@ -151,7 +151,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	if n > 0 {
 		w.touch()
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = cause(w.ctx, err)
 	}
 	return n, err

@@ -112,7 +112,7 @@ func TestFileAgainstServersThatMisbehave(t *testing.T) {
 			w.Header().Set("Content-Length", strconv.Itoa(size))
 			cut(w, data, 100_000)
 		}, 4, "broke off"},
-		{"answers a range with the whole", func(n int64, w http.ResponseWriter, r *http.Request) {
+		{"answers a range with the whole", func(n int64, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", strconv.Itoa(size))
 			if n == 1 {
 				cut(w, data, size/2)
@@ -167,7 +167,9 @@ func TestFileAgainstServersThatMisbehave(t *testing.T) {
 			}
 			serve(w, r)
 		}, 3, ""},
-		{"503 for ever", func(_ int64, w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", http.StatusServiceUnavailable) }, 4, "answered 503 Service Unavailable (tried 4 times)"},
+		{"503 for ever", func(_ int64, w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+		}, 4, "answered 503 Service Unavailable (tried 4 times)"},
 		{"404", func(_ int64, w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }, 1, "answered 404 Not Found"},
 		{"closed before the header", func(n int64, w http.ResponseWriter, r *http.Request) {
 			if n < 3 {

@@ -231,7 +231,7 @@ func takeApart(ctx context.Context, r io.Reader, store *content.Store) (index []
 	archive := tar.NewReader(r)
 	for {
 		header, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

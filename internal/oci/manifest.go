@@ -109,7 +109,7 @@ func parseDocument(body []byte, contentType string) (document, error) {
 }
 
 // image turns a manifest into an Image.
-func (d document) image(sha string, platform string) (Image, error) {
+func (d document) image(sha, platform string) (Image, error) {
 	image := Image{Manifest: sha, Platform: platform}
 	if kind := d.Config.MediaType; kind != ispec.MediaTypeImageConfig && kind != dockerConfig {
 		return image, fmt.Errorf("is not an image: its configuration is %q", kind)

@@ -43,6 +43,7 @@ func Open(ref Reference, client fetch.Client, dockerConfig []byte) (Source, erro
 		return &layout{ref}, nil
 	case Archive:
 		return &archive{ref: ref, client: client}, nil
+	case Registry:
 	}
 	return newRegistry(ref, client, dockerConfig)
 }

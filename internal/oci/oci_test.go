@@ -228,7 +228,7 @@ func TestDockerTypes(t *testing.T) {
 // A manifest that is none, or of what is no image.
 func TestBadManifest(t *testing.T) {
 	good := image(t, "amd64")
-	edit := func(old, new string) string { return strings.ReplaceAll(string(good.Manifest), old, new) }
+	edit := func(from, to string) string { return strings.ReplaceAll(string(good.Manifest), from, to) }
 	for _, test := range []struct{ name, body, kind, err string }{
 		{"captive portal", "<html>log in</html>", "text/html; charset=utf-8", "captive portal"},
 		{"not JSON", "hello", ispec.MediaTypeImageManifest, "not a manifest"},
@@ -327,8 +327,8 @@ func guard(t *testing.T, r *ocitest.Registry, user, password string) *tokens {
 	return g
 }
 
-func loginFor(host, user, password string) []byte {
-	return fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, host, base64.StdEncoding.EncodeToString([]byte(user+":"+password)))
+func loginFor(host, password string) []byte {
+	return fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, host, base64.StdEncoding.EncodeToString([]byte("me:"+password)))
 }
 
 func TestTokens(t *testing.T) {
@@ -339,11 +339,11 @@ func TestTokens(t *testing.T) {
 		err                  string
 	}{
 		{"anonymous", "", "", nil, 0, ""},
-		{"with credentials", "me", "SECRET", func(h string) []byte { return loginFor(h, "me", "SECRET") }, 0, ""},
-		{"tokens expire after two uses", "me", "SECRET", func(h string) []byte { return loginFor(h, "me", "SECRET") }, 2, ""},
+		{"with credentials", "me", "SECRET", func(h string) []byte { return loginFor(h, "SECRET") }, 0, ""},
+		{"tokens expire after two uses", "me", "SECRET", func(h string) []byte { return loginFor(h, "SECRET") }, 2, ""},
 		{"none", "me", "SECRET", nil, 0, "wants other credentials; put those for"},
-		{"wrong", "me", "SECRET", func(h string) []byte { return loginFor(h, "me", "WRONG") }, 0, "wants other credentials; put those for"},
-		{"of another registry", "me", "SECRET", func(string) []byte { return loginFor("other.test", "me", "SECRET") }, 0, "wants other credentials"},
+		{"wrong", "me", "SECRET", func(h string) []byte { return loginFor(h, "WRONG") }, 0, "wants other credentials; put those for"},
+		{"of another registry", "me", "SECRET", func(string) []byte { return loginFor("other.test", "SECRET") }, 0, "wants other credentials"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := ocitest.Serve(t)
@@ -385,10 +385,10 @@ func TestBasicAuth(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return true
 	}
-	if _, err := pull(t, ref, loginFor(r.Host(), "me", "pw")); err != nil {
+	if _, err := pull(t, ref, loginFor(r.Host(), "pw")); err != nil {
 		t.Error(err)
 	}
-	for _, auth := range [][]byte{nil, loginFor(r.Host(), "me", "no")} {
+	for _, auth := range [][]byte{nil, loginFor(r.Host(), "no")} {
 		if _, err := pull(t, ref, auth); err == nil || !strings.Contains(err.Error(), "wants other credentials") {
 			t.Errorf("pull: %v", err)
 		}
@@ -426,12 +426,12 @@ func TestRedirectedBlobs(t *testing.T) {
 		}
 		return false
 	}
-	if _, err := pull(t, ref, loginFor(r.Host(), "me", "SECRET")); err != nil || seen != 3 {
+	if _, err := pull(t, ref, loginFor(r.Host(), "SECRET")); err != nil || seen != 3 {
 		t.Errorf("pull: %v, %d requests at the other host", err, seen)
 	}
 	// Its failures do not show the signature, and a retry begins at the registry again.
 	cdn.Config.Handler = http.NotFoundHandler()
-	if _, err := pull(t, ref, loginFor(r.Host(), "me", "SECRET")); err == nil || strings.Contains(err.Error(), "SECRET") || !errors.Is(err, ErrGone) {
+	if _, err := pull(t, ref, loginFor(r.Host(), "SECRET")); err == nil || strings.Contains(err.Error(), "SECRET") || !errors.Is(err, ErrGone) {
 		t.Errorf("pull: %v", err)
 	}
 }

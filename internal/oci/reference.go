@@ -73,7 +73,7 @@ func Parse(text string) (Reference, error) {
 func parseRegistry(text string) (Reference, error) {
 	r := Reference{Kind: Registry}
 	host, rest, found := strings.Cut(text, "/")
-	if !found || !(strings.ContainsAny(host, ".:") || host == "localhost") {
+	if !found || (!strings.ContainsAny(host, ".:") && host != "localhost") {
 		return r, errors.New("begins with no registry host; write for example docker.io/library/name")
 	}
 	r.Host = host

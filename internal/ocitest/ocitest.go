@@ -50,8 +50,8 @@ func Link(kind byte, name, target string) Entry {
 }
 
 // Tar is an archive of entries.
-func Tar(t testing.TB, entries ...Entry) []byte {
-	t.Helper()
+func Tar(tb testing.TB, entries ...Entry) []byte {
+	tb.Helper()
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, e := range entries {
@@ -63,38 +63,38 @@ func Tar(t testing.TB, entries ...Entry) []byte {
 			header.Format = tar.FormatPAX
 		}
 		if err := w.WriteHeader(&header); err != nil {
-			t.Fatalf("entry %q: %v", e.Name, err)
+			tb.Fatalf("entry %q: %v", e.Name, err)
 		}
 		if _, err := w.Write([]byte(e.Body)); err != nil {
-			t.Fatalf("entry %q: %v", e.Name, err)
+			tb.Fatalf("entry %q: %v", e.Name, err)
 		}
 	}
 	if err := w.Close(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return out.Bytes()
 }
 
 // Gzip compresses.
-func Gzip(t testing.TB, data []byte) []byte {
-	t.Helper()
+func Gzip(tb testing.TB, data []byte) []byte {
+	tb.Helper()
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
 	if _, err := w.Write(data); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return out.Bytes()
 }
 
 // Zstd compresses.
-func Zstd(t testing.TB, data []byte) []byte {
-	t.Helper()
+func Zstd(tb testing.TB, data []byte) []byte {
+	tb.Helper()
 	w, err := zstd.NewWriter(nil)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return w.EncodeAll(data, nil)
 }
@@ -106,10 +106,10 @@ type Layer struct {
 }
 
 // GzipLayer is the usual layer of OCI.
-func GzipLayer(t testing.TB, entries ...Entry) Layer {
-	t.Helper()
-	raw := Tar(t, entries...)
-	return Layer{ispec.MediaTypeImageLayerGzip, Gzip(t, raw), raw}
+func GzipLayer(tb testing.TB, entries ...Entry) Layer {
+	tb.Helper()
+	raw := Tar(tb, entries...)
+	return Layer{ispec.MediaTypeImageLayerGzip, Gzip(tb, raw), raw}
 }
 
 // Image is an image in parts that tests may spoil before they serve it.
@@ -131,8 +131,8 @@ func descriptor(mediaType string, data []byte) ispec.Descriptor {
 }
 
 // New makes an image for linux/arch of layers.
-func New(t testing.TB, arch string, layers ...Layer) Image {
-	t.Helper()
+func New(tb testing.TB, arch string, layers ...Layer) Image {
+	tb.Helper()
 	config := ispec.Image{Platform: ispec.Platform{OS: "linux", Architecture: arch}, RootFS: ispec.RootFS{Type: "layers"}}
 	image := Image{MediaType: ispec.MediaTypeImageManifest, Blobs: map[string][]byte{}}
 	for _, layer := range layers {
@@ -140,29 +140,29 @@ func New(t testing.TB, arch string, layers ...Layer) Image {
 		image.Blobs[Sum(layer.Stored)] = layer.Stored
 		image.Layers = append(image.Layers, descriptor(layer.MediaType, layer.Stored))
 	}
-	data := JSON(t, config)
+	data := JSON(tb, config)
 	image.Blobs[Sum(data)] = data
 	image.Config = descriptor(ispec.MediaTypeImageConfig, data)
-	image.Manifest = JSON(t, ispec.Manifest{
+	image.Manifest = JSON(tb, ispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: image.MediaType, Config: image.Config, Layers: image.Layers,
 	})
 	return image
 }
 
 // JSON encodes.
-func JSON(t testing.TB, v any) []byte {
-	t.Helper()
+func JSON(tb testing.TB, v any) []byte {
+	tb.Helper()
 	data, err := json.Marshal(v)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return data
 }
 
 // Index is an index of manifests.
-func Index(t testing.TB, manifests ...ispec.Descriptor) []byte {
-	t.Helper()
-	return JSON(t, ispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ispec.MediaTypeImageIndex, Manifests: manifests})
+func Index(tb testing.TB, manifests ...ispec.Descriptor) []byte {
+	tb.Helper()
+	return JSON(tb, ispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ispec.MediaTypeImageIndex, Manifests: manifests})
 }
 
 // Document is a manifest or index.
@@ -184,11 +184,11 @@ type Registry struct {
 }
 
 // Serve starts a registry that ends with the test.
-func Serve(t testing.TB) *Registry {
-	t.Helper()
+func Serve(tb testing.TB) *Registry {
+	tb.Helper()
 	r := &Registry{tags: map[string]Document{}, blobs: map[string][]byte{}}
 	r.Server = httptest.NewServer(r)
-	t.Cleanup(r.Close)
+	tb.Cleanup(r.Close)
 	return r
 }
 

@@ -164,9 +164,10 @@ func (x *extraction) check(header *tar.Header) error {
 // dropUserXattrs: links and devices cannot have them, on any file system.
 func (x *extraction) dropUserXattrs(header *tar.Header) {
 	isUser := func(name, _ string) bool { return strings.HasPrefix(name, "user.") }
-	before := len(header.Xattrs) //nolint:staticcheck // SA1019: it is what the extractor reads
-	maps.DeleteFunc(header.Xattrs, isUser)
-	if len(header.Xattrs) != before {
+	attributes := header.Xattrs //nolint:staticcheck // SA1019: it is what the extractor reads
+	before := len(attributes)
+	maps.DeleteFunc(attributes, isUser)
+	if len(attributes) != before {
 		x.warn(fmt.Sprintf("%q: attributes in user.* left out: only files and folders can have them", header.Name))
 	}
 }

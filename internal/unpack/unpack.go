@@ -186,7 +186,7 @@ func estimate(layer Layer) (int64, error) {
 	defer file.Close()
 	var head [4]byte
 	if _, err := io.ReadFull(file, head[:]); err != nil {
-		return layer.Size, nil //nolint:nilerr // too short to be compressed; unpacking will say what it is
+		return layer.Size, nil // too short to be compressed; unpacking will say what it is
 	}
 	switch {
 	case head[0] == 0x1f && head[1] == 0x8b && layer.Size < 1<<30:

@@ -31,15 +31,15 @@ func TestMain(m *testing.M) {
 }
 
 // needRoot ends a test that cannot be without root: skipped on a desk, failed in CI.
-func needRoot(t testing.TB) {
-	t.Helper()
+func needRoot(tb testing.TB) {
+	tb.Helper()
 	if os.Geteuid() == 0 {
 		return
 	}
 	if os.Getenv("CI") != "" {
-		t.Fatal("needs root, and CI must not skip it")
+		tb.Fatal("needs root, and CI must not skip it")
 	}
-	t.Skip("SKIPPED: needs root")
+	tb.Skip("SKIPPED: needs root")
 }
 
 // place is a folder of machines: the target, and siblings that must survive.
@@ -48,19 +48,19 @@ type place struct {
 	machines, root string
 }
 
-func newPlace(t testing.TB) place {
-	t.Helper()
-	needRoot(t)
-	dir := t.TempDir()
-	p := place{t, filepath.Join(dir, "machines"), filepath.Join(dir, "machines", ".kube1.partial")}
+func newPlace(tb testing.TB) place {
+	tb.Helper()
+	needRoot(tb)
+	dir := tb.TempDir()
+	p := place{tb, filepath.Join(dir, "machines"), filepath.Join(dir, "machines", ".kube1.partial")}
 	for _, sub := range []string{p.root, filepath.Join(p.machines, "kube2"), filepath.Join(dir, "outside")} {
 		if err := os.MkdirAll(sub, 0o755); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	for _, name := range []string{filepath.Join(dir, "outside", "secret"), filepath.Join(p.machines, "kube2", "secret")} {
 		if err := os.WriteFile(name, []byte("secret"), 0o600); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	return p
@@ -88,8 +88,8 @@ func (p place) unpack(layers ...ocitest.Layer) error {
 }
 
 // list describes everything below dir, one line each.
-func list(t testing.TB, dir string) []string {
-	t.Helper()
+func list(tb testing.TB, dir string) []string {
+	tb.Helper()
 	var out []string
 	inodes := map[uint64]string{}
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -121,21 +121,21 @@ func list(t testing.TB, dir string) []string {
 		case info.Mode()&fs.ModeDevice != 0:
 			line += fmt.Sprintf(" dev %d:%d", unix.Major(stat.Rdev), unix.Minor(stat.Rdev))
 		}
-		out = append(out, line+xattrs(t, path))
+		out = append(out, line+xattrs(tb, path))
 		return nil
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return out
 }
 
-func xattrs(t testing.TB, path string) string {
-	t.Helper()
+func xattrs(tb testing.TB, path string) string {
+	tb.Helper()
 	buffer := make([]byte, 64<<10)
 	n, err := unix.Llistxattr(path, buffer)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	names := strings.Split(strings.TrimRight(string(buffer[:n]), "\x00"), "\x00")
 	sort.Strings(names)
@@ -147,7 +147,7 @@ func xattrs(t testing.TB, path string) string {
 		value := make([]byte, 64<<10)
 		n, err := unix.Lgetxattr(path, name, value)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		out += fmt.Sprintf(" %s=%x", name, value[:n])
 	}
