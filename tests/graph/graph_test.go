@@ -110,7 +110,7 @@ var ceilings = map[string]float64{
 	"unbounded-admit.service":         2.1,
 	"unbounded-boot.service":          1.8,
 	"unbounded-complete.service":      2.1,
-	"unbounded-conflicts.service":     3.1,
+	"unbounded-conflicts.service":     3.3,
 	"unbounded-failed.service":        2.0,
 	"unbounded-join@.service":         3.0,
 	"unbounded-kernel.service":        3.8,
