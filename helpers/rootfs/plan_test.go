@@ -165,7 +165,12 @@ func TestDrift(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			must(t, damage())
+			killed := filepath.Join(filepath.Dir(kubelet), ".kubelet.unbounded-tmp-0123")
+			must(t, os.WriteFile(killed, nil, 0o600))
 			must(t, h.converge(t, fakeSlots{runs: true}))
+			if _, err := os.Lstat(killed); err == nil {
+				t.Error("what a killed repair left is still there")
+			}
 			data, err := os.ReadFile(kubelet)
 			info, _ := os.Stat(kubelet)
 			if err != nil || string(data) != "program kubelet" || info.Mode() != 0o755 {

@@ -227,6 +227,9 @@ func (b *builder) repair(ctx context.Context, f found, items []artifact.Item) (e
 		if why == "" {
 			continue
 		}
+		if err := root.Sweep(item.Folder()); err != nil { // what a killed repair left
+			return err
+		}
 		old, _ := have.Binary(item.Name)
 		if err := b.mark(f.runs, item, old); err != nil {
 			return err

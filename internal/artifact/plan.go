@@ -176,3 +176,11 @@ func expand(template string, args []string) string {
 
 // String names the item in messages.
 func (i Item) String() string { return fmt.Sprintf("%s %s", i.Name, i.Version) }
+
+// Folder is where in the tree the item's programs are.
+func (i Item) Folder() string {
+	if i.archive == nil {
+		return path.Dir(i.Dest)
+	}
+	return i.Dest
+}

@@ -22,6 +22,7 @@ import (
 
 	"unbounded/internal/durable"
 	"unbounded/internal/exit"
+	"unbounded/internal/tree"
 )
 
 // Store is the store in a folder.
@@ -154,6 +155,9 @@ func (r *reader) Read(p []byte) (int, error) {
 
 // Delete removes the blob, if it is there.
 func (s *Store) Delete(sha string) error {
+	if raw, err := hex.DecodeString(sha); err != nil || len(raw) != sha256.Size {
+		return fmt.Errorf("delete blob: %q is no digest", sha)
+	}
 	_, err := durable.Remove(s.Path(sha))
 	return err
 }
@@ -172,7 +176,7 @@ func (s *Store) Sweep(keep map[string]bool) error {
 			case path == s.partials(), path == s.blobs(), path == filepath.Dir(s.blobs()), path == s.lock.Path():
 			case keep[entry.Name()] && entry.Type().IsRegular():
 			default:
-				problems = append(problems, os.RemoveAll(path))
+				problems = append(problems, tree.Remove(path)) // not across a mount
 			}
 		}
 	}

@@ -24,7 +24,7 @@ const maxRedirects = 10
 func NewHTTP() *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 	return &http.Client{
-		Transport: &http.Transport{
+		Transport: guard{&http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
 			DialContext:         dialer.DialContext,
 			ForceAttemptHTTP2:   true,
@@ -32,9 +32,20 @@ func NewHTTP() *http.Client {
 			MaxIdleConnsPerHost: 8,
 			IdleConnTimeout:     30 * time.Second,
 			DisableCompression:  true, // digests are of the bytes as stored
-		},
+		}},
 		CheckRedirect: checkRedirect,
 	}
+}
+
+// guard holds every request against CheckURL, those too that a library thinks of by
+// itself: a registry names the server for its tokens, and may name one without TLS.
+type guard struct{ http.RoundTripper }
+
+func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
+	if err := CheckURL(req.URL); err != nil {
+		return nil, Permanent(err)
+	}
+	return g.RoundTripper.RoundTrip(req)
 }
 
 func checkRedirect(req *http.Request, via []*http.Request) error {

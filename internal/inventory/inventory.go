@@ -22,8 +22,9 @@ import (
 const Path = "/etc/unbounded/image.json"
 
 const (
-	version  = 1
-	maxBytes = 1 << 20
+	version    = 1
+	maxBytes   = 1 << 20
+	maxProgram = 1 << 30
 )
 
 // ErrNone is in the chain when a tree has no inventory: it was not built by us.
@@ -76,7 +77,31 @@ func Load(root *tree.Root) (Inventory, error) {
 	if i.Version != version {
 		return i, fmt.Errorf("inventory %s has schemaVersion %d, this release reads %d", path.Join(root.Name(), Path), i.Version, version)
 	}
-	return i, nil
+	return i, i.check(root)
+}
+
+// check lets nothing through that could lead out of the tree or the content store: a
+// machine is root in its tree and can write there what it likes.
+func (i Inventory) check(root *tree.Root) error {
+	bad := func(what string) error {
+		return fmt.Errorf("inventory %s: %q is not valid: remove the file while the machine is stopped, and the tree with it", path.Join(root.Name(), Path), what)
+	}
+	for _, b := range i.Binaries {
+		if b.SHA256 != "" && !isSHA256(b.SHA256) {
+			return bad(b.SHA256)
+		}
+		for _, f := range b.Files {
+			if !isSHA256(f.SHA256) {
+				return bad(f.SHA256)
+			}
+		}
+	}
+	return nil
+}
+
+func isSHA256(text string) bool {
+	raw, err := hex.DecodeString(text)
+	return err == nil && len(raw) == sha256.Size
 }
 
 // Save writes the inventory into a tree, if it differs.
@@ -121,6 +146,9 @@ func Measure(root *tree.Root, name string) (File, error) {
 	info, err := file.Stat()
 	if err != nil {
 		return File{}, err
+	}
+	if info.Size() > maxProgram {
+		return File{}, fmt.Errorf("%s has %d bytes, more than %d", file.Name(), info.Size(), maxProgram)
 	}
 	hash := sha256.New()
 	if _, err := io.Copy(hash, file); err != nil {

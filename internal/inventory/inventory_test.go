@@ -35,7 +35,7 @@ func TestSaveAndLoad(t *testing.T) {
 		t.Errorf("Load = %v, want %v", err, ErrNone)
 	}
 	want := Inventory{Version: version, Image: Image{"r.test/a:v1", "sha256:00", "linux/amd64"}}
-	want.Set(Binary{Name: "runc", Version: "1", Files: []File{{"/bin/runc", 3, 0o755, 17, "00"}}})
+	want.Set(Binary{Name: "runc", Version: "1", Files: []File{{"/bin/runc", 3, 0o755, 17, strings.Repeat("a", 64)}}})
 	want.Set(Binary{Name: "crictl", Version: "1"})
 	want.Set(Binary{Name: "crictl", Version: "2"})
 	must(t, want.Save(root))
@@ -61,6 +61,8 @@ func TestSaveAndLoad(t *testing.T) {
 func TestLoadRefuses(t *testing.T) {
 	for _, test := range []struct{ name, text, err string }{
 		{"another version", `{"schemaVersion":2}`, "schemaVersion 2"},
+		{"a path for a digest", `{"schemaVersion":1,"binaries":[{"name":"runc","sha256":"../../../etc/shadow"}]}`, "is not valid"},
+		{"a path for a file's digest", `{"schemaVersion":1,"binaries":[{"name":"runc","files":[{"path":"/x","sha256":"../x"}]}]}`, "is not valid"},
 		{"not JSON", `x`, "read inventory"},
 		{"huge", strings.Repeat(" ", maxBytes+1), "more than"},
 	} {

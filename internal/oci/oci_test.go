@@ -374,6 +374,20 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// Credentials do not go to a server for tokens without TLS, wherever the registry points.
+func TestRealmInTheClear(t *testing.T) {
+	r := ocitest.Serve(t)
+	ref := r.Push("a", "v1", image(t, "amd64"))
+	r.Before = func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Www-Authenticate", `Bearer realm="http://tokens.example.test/token",service="x"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+	if _, err := pull(t, ref, loginFor(r.Host(), "SECRET")); err == nil || !strings.Contains(err.Error(), "plain http") {
+		t.Errorf("pull: %v, want a refusal", err)
+	}
+}
+
 func TestBasicAuth(t *testing.T) {
 	r := ocitest.Serve(t)
 	ref := r.Push("a", "v1", image(t, "amd64"))

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/apex/log"
 	"golang.org/x/sys/unix"
@@ -48,6 +50,7 @@ func Child() {
 	}
 	out := json.NewEncoder(os.Stdout)
 	say := func(m message) {
+		m.Log, m.Error = oneLine(m.Log), oneLine(m.Error)
 		if out.Encode(m) != nil {
 			os.Exit(1) // the parent is gone
 		}
@@ -63,6 +66,20 @@ func Child() {
 	}
 	say(message{Entries: entries})
 	os.Exit(0)
+}
+
+// oneLine is text fit for a line: the names in it are the archive's, of any length and with any character.
+func oneLine(text string) string {
+	const limit = 2000
+	if len(text) > limit {
+		text = text[:limit/2] + " … " + text[len(text)-limit/2:]
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
 }
 
 // child locks itself into the tree and unpacks the layers that standard input names.

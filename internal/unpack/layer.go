@@ -181,9 +181,11 @@ const (
 // space fails before the entry that would leave less than the reserve. A hole in a
 // sparse file counts: it is written out.
 func (x *extraction) space(header *tar.Header) error {
-	x.unasked += header.Size
-	if x.unasked < askBytes && x.entries%askEntries != 0 {
-		return nil
+	if header.Size < askBytes { // a size may be anything: no sum with it
+		x.unasked += header.Size
+		if x.unasked < askBytes && x.entries%askEntries != 0 {
+			return nil
+		}
 	}
 	x.unasked = 0
 	var stat unix.Statfs_t

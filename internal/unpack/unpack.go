@@ -111,6 +111,7 @@ func Tree(ctx context.Context, dir string, layers []Layer, opt Options) (entries
 			opt.relay(last, layers)
 		}
 	}
+	_, _ = io.Copy(io.Discard, output) // a line too long ends the scan, and must not block the child
 	return result(ctx, command.Wait(), last, stderr.String(), layers)
 }
 

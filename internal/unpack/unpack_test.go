@@ -283,6 +283,9 @@ func TestHostile(t *testing.T) {
 		{"256 byte name", []entries{{f(long + "n")}}, nil, "file name too long"},
 		{"a PAX name", []entries{{f(deep + "x")}}, nil, ""},
 		{"path beyond PATH_MAX", []entries{{f(strings.Repeat("dddddddddd/", 500) + "x")}}, nil, "file name too long"},
+		{"a name of 200 kB", []entries{{f(strings.Repeat("dddddddddd/", 20_000) + "x")}}, nil, "file name too long"},
+		{"newline in a name that fails", []entries{{ocitest.Link(hardlink, "a\nb", "c\nd")}}, nil, "no such file"},
+		{"newline in a name that is refused", []entries{{f("a\nb/.wh..")}}, nil, refused},
 		{"newline in a name", []entries{{f("a\nb")}}, []string{"a\nb " + file}, ""},
 		{"mode 000 file and folder", []entries{{ocitest.Dir("d/", 0), ocitest.File("d/x", file, 0)}}, []string{"d/", "d/x " + file}, ""},
 		{"owner beyond 32 bits", []entries{{with(f("x"), func(h *tar.Header) { h.Uid = 1<<32 + 5 })}}, []string{}, refused},
@@ -466,6 +469,15 @@ func TestSparse(t *testing.T) {
 				t.Errorf("content differs: %d bytes, %v", len(got), err)
 			}
 		})
+	}
+}
+
+// The size in a header may be anything, and sums of it must not turn round.
+func TestSizeOfAnything(t *testing.T) {
+	x := &extraction{unasked: 1}
+	err := x.space(&tar.Header{Name: "bomb", Size: 1<<63 - 1})
+	if f, ok := errors.AsType[*failure](err); !ok || f.kind != full {
+		t.Errorf("space = %v, want it full", err)
 	}
 }
 
