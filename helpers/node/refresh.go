@@ -67,7 +67,7 @@ func refreshResolvers(env *stage.Env) error {
 	}
 	changed, err := root.Write(resolv.Pods, []byte(content), 0o644)
 	if changed && err == nil {
-		env.Log.Changed(resolv.Pods, "written: the host has other resolvers now")
+		env.Log.Changed(paths.Tree(env.Slot)+resolv.Pods, "written: the host has other resolvers now")
 	}
 	return err
 }

@@ -111,7 +111,7 @@ func (b *Build) rebuild(ctx context.Context, built []byte) error {
 	if err := b.Step(func() error { return guest.Apply(b.Tree, final) }); err != nil {
 		return err
 	}
-	b.Log.Changed(paths.Built, "written")
+	b.Log.Changed(b.onHost(paths.Built), "written")
 	_, before, err := b.read()
 	return errors.Join(err, b.forget(before))
 }
@@ -134,7 +134,7 @@ func (b *Build) settle(built, before []byte) error {
 	}
 	err := b.Step(func() error { return guest.Apply(b.Tree, guest.Private(paths.Built, before)) })
 	if err == nil {
-		b.Log.Changed(paths.Built, "restored: the node has joined with it")
+		b.Log.Changed(b.onHost(paths.Built), "restored: the node has joined with it")
 	}
 	return err
 }
@@ -214,10 +214,13 @@ func (b *Build) apply(changes []guest.Change) error {
 		if err := b.Step(func() error { return guest.Apply(b.Tree, change.File) }); err != nil {
 			return err
 		}
-		b.Log.Changed(change.File.Path, change.How())
+		b.Log.Changed(b.onHost(change.File.Path), change.How())
 	}
 	return b.mark(services)
 }
+
+// onHost is the name that the host has for a file of the tree: in the journal the one is not taken for the other.
+func (b *Build) onHost(name string) string { return paths.Tree(b.Slot) + name }
 
 func (b *Build) mark(services []string) error {
 	for _, service := range services {
