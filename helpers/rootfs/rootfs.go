@@ -153,11 +153,7 @@ func (b *builder) look(ctx context.Context) (f found, err error) {
 
 // build makes the tree from nothing.
 func (b *builder) build(ctx context.Context, image oci.Reference, items []artifact.Item) (err error) {
-	file := b.env.Config.RegistryAuthFile
-	if file != "" {
-		file = paths.At(b.env.Root, file)
-	}
-	login, err := oci.Credentials(file)
+	login, err := oci.Credentials(b.env.Config.RegistryAuthFile)
 	if err != nil {
 		return fmt.Errorf("read RegistryAuthFile: %w", err)
 	}
@@ -196,63 +192,27 @@ func (b *builder) open() (*content.Store, error) {
 
 // repair puts back the programs that are not as the inventory says or as the configuration wants.
 func (b *builder) repair(ctx context.Context, f found, items []artifact.Item) (err error) {
-	have := *f.have
 	root, err := tree.Open(b.dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	stale := map[string]string{}
-	for _, item := range items {
-		binary, _ := have.Binary(item.Name)
-		why, err := artifact.Stale(root, item, binary)
-		if err != nil {
-			return fmt.Errorf("check %s: %w", item, err)
-		}
-		if why != "" {
-			stale[item.Name] = why
-		}
-	}
-	if len(stale) == 0 {
-		return nil
+	stale, err := rootfs.Stale(root, *f.have, items)
+	if err != nil || len(stale) == 0 {
+		return err
 	}
 	store, err := b.open()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	placer := &artifact.Placer{Client: &b.client, Store: store, Root: root}
-	for _, item := range items {
-		why := stale[item.Name]
-		if why == "" {
-			continue
-		}
-		if err := root.Sweep(item.Folder()); err != nil { // what a killed repair left
-			return err
-		}
-		old, _ := have.Binary(item.Name)
-		if err := b.mark(f.runs, item, old); err != nil {
-			return err
-		}
-		now, err := placer.Place(ctx, item, old)
-		if err != nil {
-			return rootfs.Spaced(err, store.Dir())
-		}
-		have.Set(now)
-		b.env.Log.Changed(item.Dest, fmt.Sprintf("%s put back: %s", item, why))
-		if err := b.mark(f.runs, item, old); err != nil {
-			return err
-		}
+	repair := rootfs.Repair{
+		Placer: &artifact.Placer{Client: &b.client, Store: store, Root: root},
+		Log:    b.env.Log,
+		Name:   paths.Tree(b.env.Slot),
 	}
-	return have.Save(root)
-}
-
-// mark has the machine stage restart the service whose program is becoming another one
-// while it runs. The same program put back needs no restart: what runs has it still.
-func (b *builder) mark(runs bool, item artifact.Item, old inventory.Binary) error {
-	another := old.Version != item.Version || (item.SHA256 != "" && item.SHA256 != old.SHA256)
-	if !runs || !another || (item.Name != "kubelet" && item.Name != "containerd") {
-		return nil
+	if f.runs {
+		repair.Mark = func(service string) error { return restart.Of(b.env.Root, b.env.Slot, service).Set() }
 	}
-	return restart.Of(b.env.Root, b.env.Slot, item.Name).Set()
+	return repair.Do(ctx, *f.have, items, stale)
 }

@@ -1,4 +1,4 @@
-// Package rootfs builds the tree of a machine from nothing: its image, unpacked, with the node's binaries.
+// Package rootfs builds the tree of a machine from nothing, and repairs the binaries of one.
 //
 // Blobs first, then the tree beside its place, then the binaries and the inventory, then
 // everything to disk; the rename is the commit point. What is left after a failure, or
