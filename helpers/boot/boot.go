@@ -43,11 +43,14 @@ type boot struct {
 // run attempts until one succeeds, or is refused: then the error has that status. When systemd stops us,
 // as reset does, that is no failure.
 func (b *boot) run(ctx context.Context) error {
-	for failures := 0; ; failures++ {
+	for failures := 0; ctx.Err() == nil; failures++ {
 		b.log.Status("attempt %d: %s is being started", failures+1, paths.Target)
 		got := b.target.attempt(ctx)
-		if got.err == nil || ctx.Err() != nil {
+		if got.err == nil {
 			return nil
+		}
+		if ctx.Err() != nil {
+			break
 		}
 		if unit := refused(got); unit != "" {
 			return exit.As(exit.Refused, fmt.Errorf("%s was refused, and a retry cannot help: see `journalctl -b -u %s`", unit, unit))
@@ -56,10 +59,8 @@ func (b *boot) run(ctx context.Context) error {
 		b.log.Notice("attempt %d: %s; next one in %s", failures+1, reason(got), wait)
 		b.log.Status("attempt %d failed: %s; next one in %s", failures+1, reason(got), wait)
 		b.sleep(ctx, wait)
-		if ctx.Err() != nil {
-			return nil
-		}
 	}
+	return nil
 }
 
 // refused is the stage, or the target itself, that a retry cannot help; "" if there is none.
@@ -68,8 +69,7 @@ func refused(o outcome) string {
 		if stage.code != 1 {
 			continue
 		}
-		switch exit.Status(stage.status) {
-		case exit.Refused, exit.Usage, exit.NotPermitted:
+		if status := exit.Status(stage.status); status == exit.Refused || status == exit.Usage || status == exit.NotPermitted {
 			return stage.unit
 		}
 	}

@@ -101,7 +101,7 @@ func killed(p systemd.Properties) string {
 		return fmt.Sprintf("was killed by signal %d", p.ExecMainStatus)
 	case "exit-code":
 		switch exit.Status(p.ExecMainStatus) {
-		case exit.Failed, exit.Usage, exit.StandingDown, exit.Held, exit.NotPermitted, exit.Refused:
+		case exit.OK, exit.Failed, exit.Usage, exit.StandingDown, exit.Held, exit.NotPermitted, exit.Refused:
 			return ""
 		}
 		if p.ExecMainStatus >= 200 { // systemd's own

@@ -96,6 +96,7 @@ func TestVerify(t *testing.T) {
 		{name: "no checksum", damage: remove(paths.Applied("kube1") + ".sha256"), want: []string{".sha256 is missing"}},
 		{name: "unusable", damage: write(paths.Applied("kube1"), "{}"), want: []string{"cannot be used: config: ", ".sha256 is not the checksum"}},
 		{name: "nothing says where", damage: func(t *testing.T, root string) {
+			t.Helper()
 			remove(paths.Active("kube1"))(t, root)
 			remove(paths.Applied("kube1"))(t, root)
 		}, want: []string{"says where the node runs"}},

@@ -78,7 +78,8 @@ func TestJobError(t *testing.T) {
 	}{
 		{"nothing known", Properties{LoadState: "loaded", Result: "success"}, "start x.service: job result failed"},
 		{
-			"exit status", Properties{LoadState: "loaded", Result: "exit-code", ExecMainCode: 1, ExecMainStatus: 78, StatusText: "wait for \"a\""},
+			"exit status",
+			Properties{LoadState: "loaded", Result: "exit-code", ExecMainCode: 1, ExecMainStatus: 78, StatusText: "wait for \"a\""},
 			`start x.service: job result failed (exit-code, exit status 78, status "wait for \"a\"")`,
 		},
 		{"signal", Properties{Result: "signal", ExecMainCode: 2, ExecMainStatus: 9}, "start x.service: job result failed (signal, signal 9)"},

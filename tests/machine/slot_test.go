@@ -19,13 +19,12 @@ import (
 const nspawnUnit = "systemd-nspawn@kube1.service"
 
 // run runs a shell line on the host that this test is in.
-func run(t *testing.T, line string) string {
+func run(t *testing.T, line string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "sh", "-c", line).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", line, err, out)
 	}
-	return strings.TrimSpace(string(out))
 }
 
 func TestInsideInner(t *testing.T) {

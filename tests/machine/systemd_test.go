@@ -34,13 +34,12 @@ func unit(t *testing.T, name, content string) {
 	})
 }
 
-func systemctl(t *testing.T, args ...string) string {
+func systemctl(t *testing.T, args ...string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "systemctl", args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("systemctl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
-	return strings.TrimSpace(string(out))
 }
 
 // quietly runs a program that may fail, also after the end of the test, and not for long.
