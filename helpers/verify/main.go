@@ -7,6 +7,4 @@ package main
 
 import "unbounded/internal/stage"
 
-func main() {
-	stage.MainVerbs("unbounded-verify", map[string]stage.Verb{"verify": {Needs: stage.Completed, Do: verify}})
-}
+func main() { stage.MainComplete("unbounded-verify", verify) }

@@ -82,19 +82,6 @@ func OutOfDate(err error) bool {
 	return ok && invalid.Reason == x509.Expired
 }
 
-// OfStatus is the kind of an HTTP status.
-func OfStatus(status int) Kind {
-	switch {
-	case status == http.StatusUnauthorized:
-		return Rejected
-	case status == http.StatusForbidden:
-		return Forbidden
-	case status >= 500:
-		return Unreachable
-	}
-	return Unknown
-}
-
 // Answer is what a server said to /readyz.
 type Answer struct {
 	Status int

@@ -174,9 +174,4 @@ func TestKindOf(t *testing.T) {
 			t.Errorf("KindOf(%v) = %d, want %d", test.err, got, test.want)
 		}
 	}
-	for status, want := range map[int]Kind{200: Unknown, 401: Rejected, 403: Forbidden, 404: Unknown, 503: Unreachable} {
-		if got := OfStatus(status); got != want {
-			t.Errorf("OfStatus(%d) = %d, want %d", status, got, want)
-		}
-	}
 }

@@ -97,25 +97,6 @@ func tempName(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+tempMark+hex.EncodeToString(random[:]))
 }
 
-// Symlink makes path a symbolic link to target and says whether it changed anything.
-func Symlink(target, path string) (changed bool, err error) {
-	if have, err := os.Readlink(path); err == nil && have == target {
-		return false, nil
-	}
-	if err := MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return false, err
-	}
-	temp := tempName(path)
-	if err := os.Symlink(target, temp); err != nil {
-		return false, err
-	}
-	// Commit point.
-	if err := os.Rename(temp, path); err != nil {
-		return false, errors.Join(err, os.Remove(temp))
-	}
-	return true, SyncDir(filepath.Dir(path))
-}
-
 // Rename moves from to an absent (or same-kind) to, and syncs both folders.
 func Rename(from, to string) error {
 	// Commit point.

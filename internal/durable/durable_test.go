@@ -92,15 +92,10 @@ func TestWriteOverDirectory(t *testing.T) {
 	}
 }
 
-func TestSymlinkAndRemove(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "a/link")
-	for _, test := range []struct {
-		target  string
-		changed bool
-	}{{"x", true}, {"x", false}, {"y", true}} {
-		if changed, err := Symlink(test.target, path); err != nil || changed != test.changed {
-			t.Errorf("Symlink(%s) = %v, %v, want %v", test.target, changed, err, test.changed)
-		}
+func TestRemove(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("x", path); err != nil {
+		t.Fatal(err)
 	}
 	for _, want := range []bool{true, false} {
 		if removed, err := Remove(path); err != nil || removed != want {

@@ -93,14 +93,6 @@ func inline(raw *clientcmdapi.Config, read func(path string) ([]byte, error)) er
 	return nil
 }
 
-// WithToken returns the client of server, whose certificate must be signed by a CA of pem.
-func WithToken(server string, pem []byte, token, program string) (*Client, error) {
-	return open(&rest.Config{
-		Host: server, BearerToken: token,
-		TLSClientConfig: rest.TLSClientConfig{CAData: pem},
-	}, program)
-}
-
 func open(config *rest.Config, program string) (*Client, error) {
 	config.UserAgent = program
 	config.WarningHandler = rest.NoWarnings{}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
 
 	"unbounded/internal/apiserver"
 )
@@ -33,7 +34,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *Client {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	client, err := WithToken(server.URL, authority(server.Certificate()), token, "test")
+	client, err := withToken(server.URL, authority(server.Certificate()), token)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +93,7 @@ func TestUnreachableAndUntrusted(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	other, key := selfSigned(t, "other")
-	client, err := WithToken(server.URL, other, token, "test")
+	client, err := withToken(server.URL, other, token)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,4 +267,9 @@ func TestFromKubeconfig(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
+}
+
+// withToken returns the client of server, whose certificate must be signed by a CA of pem.
+func withToken(server string, pem []byte, token string) (*Client, error) {
+	return open(&rest.Config{Host: server, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: pem}}, "test")
 }

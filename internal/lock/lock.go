@@ -29,11 +29,8 @@ const (
 	Exclusive
 )
 
-// Lock is held until Release. The mode is kept here because flock forgets it after a conversion.
-type Lock struct {
-	file *flock.Flock
-	mode Mode
-}
+// Lock is held until Release.
+type Lock struct{ file *flock.Flock }
 
 // Holder is a process that has the lock file open.
 type Holder struct {
@@ -88,11 +85,8 @@ func Take(root string, mode Mode) (*Lock, error) {
 	if !got {
 		return nil, errors.Join(&HeldError{path, Holders(paths.At(root, "/proc"), path)}, file.Close())
 	}
-	return &Lock{file, mode}, nil
+	return &Lock{file}, nil
 }
-
-// Mode is how the lock is held.
-func (l *Lock) Mode() Mode { return l.mode }
 
 // Release lets go. The file stays.
 func (l *Lock) Release() error { return l.file.Close() }

@@ -23,7 +23,7 @@ const (
 
 // JobError says how a job ended that did not do what was asked. Unit is the state after it.
 type JobError struct {
-	Verb   string // start, stop, restart, reload or restart
+	Verb   string // start, stop, restart
 	Name   string // of the unit
 	Result string // of the job
 	Unit   Properties
@@ -81,33 +81,7 @@ func (m *Manager) Restart(ctx context.Context, unit string) (Properties, error) 
 	return p, err
 }
 
-// ReloadOrRestart is Restart for units that cannot reload, and reloads the others.
-func (m *Manager) ReloadOrRestart(ctx context.Context, unit string) (Properties, error) {
-	return m.job(ctx, "reload or restart", unit, (*sd.Conn).ReloadOrRestartUnitContext)
-}
-
-// StartNoBlock queues the start of unit and does not wait. For units that are ordered after the caller's own.
-func (m *Manager) StartNoBlock(ctx context.Context, unit string) error {
-	return m.queue(ctx, "start", unit, (*sd.Conn).StartUnitContext)
-}
-
-// StopNoBlock queues the stop of unit and does not wait.
-func (m *Manager) StopNoBlock(ctx context.Context, unit string) error {
-	return m.queue(ctx, "stop", unit, (*sd.Conn).StopUnitContext)
-}
-
 type request func(conn *sd.Conn, ctx context.Context, unit, mode string, results chan<- string) (int, error)
-
-func (m *Manager) queue(ctx context.Context, verb, unit string, ask request) error {
-	err := m.do(ctx, func(ctx context.Context, s *session) error {
-		_, err := ask(s.units, ctx, unit, "replace", nil)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", verb, unit, err)
-	}
-	return nil
-}
 
 func (m *Manager) job(ctx context.Context, verb, unit string, ask request) (Properties, error) {
 	before, err := m.Properties(ctx, unit)

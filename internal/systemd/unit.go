@@ -151,19 +151,3 @@ func (m *Manager) ResetFailed(ctx context.Context, unit string) error {
 	}
 	return nil
 }
-
-// UnitByPID names the unit that process pid belongs to, "" if it belongs to none or is gone.
-func (m *Manager) UnitByPID(ctx context.Context, pid uint32) (unit string, err error) {
-	err = m.do(ctx, func(ctx context.Context, s *session) error {
-		unit, err = s.units.GetUnitNameByPID(ctx, pid)
-		return err
-	})
-	switch errorName(err) {
-	case "org.freedesktop.systemd1.NoUnitForPID", "org.freedesktop.DBus.Error.UnixProcessIdUnknown":
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("find the unit of process %d: %w", pid, err)
-	}
-	return unit, nil
-}

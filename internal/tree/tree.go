@@ -228,15 +228,6 @@ func tempName(base string) string {
 	return "." + base[:min(len(base), 200)] + tempMark + hex.EncodeToString(random[:])
 }
 
-// Chmod sets the mode of the regular file at name.
-func (r *Root) Chmod(name string, mode fs.FileMode) error {
-	file, err := r.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(file.Chmod(mode), r.sync(file), file.Close())
-}
-
 // Sweep removes the temporary files that a killed Place left in the folder name.
 func (r *Root) Sweep(name string) error {
 	dir, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
