@@ -286,3 +286,27 @@ func TestSecretsDoNotPrint(t *testing.T) {
 		t.Error("the token prints")
 	}
 }
+
+func TestImageWithUser(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, image string
+		ok          bool
+	}{
+		{"archive", "https://me:" + canary + "@images.test/node.tar", false},
+		{"registry", "me:" + canary + "@registry.test/node:v1", false},
+		{"digest", "registry.test/node@sha256:" + strings.Repeat("0", 64), true},
+		{"path with @", "https://images.test/a@b/node.tar", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := config.ParseIdentity(good(t, map[string]any{"OCIImage": test.image}), host)
+			if (err == nil) != test.ok {
+				t.Errorf("ParseIdentity() = %v, want ok %v", err, test.ok)
+			}
+			if err != nil && strings.Contains(err.Error(), canary) {
+				t.Errorf("the message shows the password: %v", err)
+			}
+		})
+	}
+}

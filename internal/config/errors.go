@@ -83,6 +83,7 @@ const (
 	fixAuth        = "give exactly one of Kubelet.Auth.BootstrapToken, Kubelet.Auth.ExecCredential and Kubelet.KubeconfigData"
 	fixToken       = "write <id>.<secret>, as kubeadm token create prints it"
 	fixImage       = "give repository:tag, repository@digest, oci-layout:///folder:tag or https://….tar.gz"
+	fixImageUser   = "put credentials of registries into RegistryAuthFile, or sign the URL"
 	fixArtifact    = "leave it out for the default"
 	fixDigest      = "give the SHA-256 of the file: 64 hexadecimal digits"
 	fixPath        = "give a clean absolute path"

@@ -77,12 +77,23 @@ func (f *File) image(host Host, problems *Problems) string {
 		return host.defaultImage()
 	case strings.ContainsFunc(image, func(r rune) bool { return r <= ' ' || r == 0x7f }):
 		problems.add("OCIImage", "holds white space or a control character", fixImage)
+	case namesUser(image):
+		problems.add("OCIImage", "names a user, and messages and records show it", fixImageUser)
 	case strings.HasPrefix(image, "http://"):
 		problems.add("OCIImage", "is an http:// URL, which anybody on the way can change", fixImage)
 	case strings.HasPrefix(image, "oci-layout://") && !strings.HasPrefix(image, "oci-layout:///"):
 		problems.add("OCIImage", "names a folder that is not absolute", fixImage)
 	}
 	return image
+}
+
+// namesUser tells whether a reference has a user, or user and password, before its host.
+func namesUser(image string) bool {
+	if _, rest, ok := strings.Cut(image, "://"); ok {
+		image = rest
+	}
+	host, _, slash := strings.Cut(image, "/")
+	return slash && strings.Contains(host, "@")
 }
 
 func (f *File) server(problems *Problems) string {

@@ -123,6 +123,10 @@ func (d *document) join(cluster, name string) (Kubeconfig, error) {
 	case !hasUser:
 		return Kubeconfig{}, errors.New("kubeconfig: the user of the current context is missing")
 	}
+	// Messages name the server.
+	if u, err := url.Parse(k.Server); err != nil || u.User != nil || u.RawQuery != "" {
+		return Kubeconfig{}, errors.New("kubeconfig: the server of the current context is not a URL without user and query")
+	}
 	return k, nil
 }
 

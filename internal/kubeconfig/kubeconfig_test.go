@@ -37,6 +37,7 @@ func TestParse(t *testing.T) {
 		{"another kind", []byte("clusters: " + canary), Kubeconfig{}, "not YAML"},
 		{"empty", nil, Kubeconfig{}, "no current-context"},
 		{"dangling context", []byte("current-context: x"), Kubeconfig{}, "not among"},
+		{"password in the server", shape("server: \"https://me:"+canary+"@api\"", "token: x"), Kubeconfig{}, "URL without user and query"},
 		{"dangling cluster", []byte("current-context: x\ncontexts: [{name: x, context: {cluster: y}}]"), Kubeconfig{}, "cluster of the current context"},
 		{"dangling user", []byte("current-context: x\nclusters: [{name: y}]\ncontexts: [{name: x, context: {cluster: y, user: z}}]"), Kubeconfig{}, "user of the current context"},
 	} {
