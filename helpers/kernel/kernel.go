@@ -22,6 +22,7 @@ const (
 	modulesFile = "/etc/modules-load.d/99-unbounded.conf"
 	sysctlFile  = "/etc/sysctl.d/99-kubernetes.conf"
 	forwarding  = "net.ipv4.ip_forward"
+	mark        = "# Written by " + paths.KernelUnit + ". Undone by " + paths.ResetTarget + "."
 )
 
 // modules are what the kernel must be able to do. A bridge's folder is in every network namespace once br_netfilter is there.
@@ -53,7 +54,7 @@ func settings() []sysctl.Setting {
 }
 
 func modulesContent() string {
-	lines := []string{"# Written by unbounded-kernel.service. Undone by unbounded-reset.target."}
+	lines := []string{mark}
 	for _, module := range modules() {
 		lines = append(lines, module.Name)
 	}
@@ -61,7 +62,7 @@ func modulesContent() string {
 }
 
 func sysctlContent() string {
-	lines := []string{"# Written by unbounded-kernel.service. Undone by unbounded-reset.target."}
+	lines := []string{mark}
 	for _, s := range settings() {
 		lines = append(lines, s.Key+" = "+s.Value)
 	}

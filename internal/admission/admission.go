@@ -21,9 +21,6 @@ import (
 	"unbounded/internal/record"
 )
 
-// ResetRemedy is what every refusal over an existing installation asks for.
-const ResetRemedy = "reset the host first: systemctl start unbounded-reset.target"
-
 // Request is what an attempt asks for.
 type Request struct {
 	Root   string
@@ -88,7 +85,7 @@ func settle(ctx context.Context, request Request, identity record.Identity) (rec
 		r, err = store.Load()
 	}
 	if err != nil {
-		return r, refuseRecord(err)
+		return r, record.Refuse(err)
 	}
 	if err := check(request.Root, r, identity, id); err != nil {
 		return r, exit.As(exit.Refused, err)
@@ -112,7 +109,7 @@ func own(ctx context.Context, request Request, store *record.Store, identity rec
 		if _, err := store.Load(); !errors.Is(err, record.ErrNone) {
 			return record.Record{}, record.ErrExists // what we found is the other start's work
 		}
-		return record.Record{}, exit.As(exit.Refused, fmt.Errorf("existing deployment without an install record: %s; %s", strings.Join(found, ", "), ResetRemedy))
+		return record.Record{}, existing(found)
 	}
 	r := record.New(identity)
 	r.Prefix = request.Prefix
@@ -122,28 +119,25 @@ func own(ctx context.Context, request Request, store *record.Store, identity rec
 	return r, store.Create(ctx, r)
 }
 
-func refuseRecord(err error) error {
-	if errors.Is(err, record.ErrInvalid) {
-		return exit.As(exit.Refused, fmt.Errorf("%w; %s", err, ResetRemedy))
-	}
-	return err
+func existing(found []string) error {
+	return exit.As(exit.Refused, fmt.Errorf("existing deployment without an install record: %s; %s", strings.Join(found, ", "), record.ResetRemedy))
 }
 
 // check holds an existing record against what is asked for: the rows of the admission table.
 func check(root string, r record.Record, identity record.Identity, machineID string) error {
 	if r.Phase == record.Resetting {
-		return fmt.Errorf("the reset of this host is not finished: finish it with `systemctl start unbounded-reset.target`")
+		return record.RefuseResetting()
 	}
 	if r.MachineID != "" && machineID != "" && r.MachineID != machineID {
-		return fmt.Errorf("install record is of machine-id %s, this host is %s (a cloned disk?); %s", r.MachineID, machineID, ResetRemedy)
+		return fmt.Errorf("install record is of machine-id %s, this host is %s (a cloned disk?); %s", r.MachineID, machineID, record.ResetRemedy)
 	}
 	if r.MachineName != identity.MachineName {
-		return fmt.Errorf("this host is installed as MachineName %q, the configuration says %q; %s", r.MachineName, identity.MachineName, ResetRemedy)
+		return fmt.Errorf("this host is installed as MachineName %q, the configuration says %q; %s", r.MachineName, identity.MachineName, record.ResetRemedy)
 	}
 	if r.ConfigFingerprint == identity.Fingerprint() {
 		return nil
 	}
-	return fmt.Errorf("%s; %s", difference(recorded(root, r), identity.Inputs()), ResetRemedy)
+	return fmt.Errorf("%s; %s", difference(recorded(root, r), identity.Inputs()), record.ResetRemedy)
 }
 
 // recorded is what the record's fingerprint was made of: from the record, or, for one of
@@ -188,13 +182,13 @@ func difference(old, now record.Inputs) string {
 func Finish(ctx context.Context, root string) (record.Record, error) {
 	r, err := record.Open(root).Update(ctx, func(r *record.Record) error {
 		if r.Phase == record.Resetting {
-			return exit.As(exit.Refused, errors.New("the host is being reset: finish it with `systemctl start unbounded-reset.target`"))
+			return record.RefuseResetting()
 		}
 		r.Phase = record.Complete
 		return nil
 	})
 	if err != nil {
-		return r, refuseRecord(err)
+		return r, record.Refuse(err)
 	}
 	_, err = durable.Write(paths.At(root, paths.Complete), nil, 0o600)
 	return r, err

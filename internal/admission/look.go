@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"unbounded/internal/exit"
 	"unbounded/internal/record"
@@ -22,14 +21,14 @@ func Look(ctx context.Context, request Request, identity record.Identity) (recor
 		return r, exit.As(exit.Refused, check(request.Root, r, identity, id))
 	}
 	if !errors.Is(err, record.ErrNone) {
-		return r, refuseRecord(err)
+		return r, record.Refuse(err)
 	}
 	found, err := Inspect(ctx, request.Root, request.Slots)
 	if err != nil {
 		return r, fmt.Errorf("this host cannot be inspected: %w", err)
 	}
 	if len(found) > 0 {
-		return r, exit.As(exit.Refused, fmt.Errorf("existing deployment without an install record: %s; %s", strings.Join(found, ", "), ResetRemedy))
+		return r, existing(found)
 	}
 	return r, nil
 }

@@ -34,7 +34,7 @@ func Content(unit, more string) string {
 	path := paths.ConditionDropIn(unit)
 	return "# Written by unbounded-conflicts.service: this host is a Kubernetes node, and\n" +
 		"# " + unit + " would get in its way. While this file is there, it does not start.\n" +
-		"# Undone by unbounded-reset.target.\n" +
+		"# Undone by " + paths.ResetTarget + ".\n" +
 		"[Unit]\n" +
 		"ConditionPathExists=!" + strings.ReplaceAll(path, "%", "%%") + "\n" + more
 }

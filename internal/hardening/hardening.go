@@ -1,10 +1,13 @@
 // Package hardening names the files that keep a host's own maintenance from disturbing its node.
 package hardening
 
-import "unbounded/internal/run"
+import (
+	"unbounded/internal/paths"
+	"unbounded/internal/run"
+)
 
 const (
-	undone = "Undone by unbounded-reset.target.\n"
+	undone = "Undone by " + paths.ResetTarget + ".\n"
 
 	aptFile    = "/etc/apt/apt.conf.d/99-unbounded-no-restart-systemd"
 	aptContent = `// Written by unbounded-conflicts.service: an upgrade that restarts

@@ -51,6 +51,7 @@ const (
 	FailedUnit        = "unbounded-failed.service"
 	BootUnit          = "unbounded-boot.service"
 	Target            = "unbounded-bootstrap.target"
+	ResetTarget       = "unbounded-reset.target"
 	DaemonUnit        = "unbounded-agent-daemon.service"
 	RecoveryUnit      = "unbounded-agent-daemon-recovery.service"
 )

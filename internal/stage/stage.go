@@ -152,7 +152,7 @@ func (p *Program) prepare(verb Verb, env *Env) (bool, error) {
 	env.Log = env.Log.With(journal.FieldInstall, r.InstallID)
 	switch {
 	case r.Phase == record.Resetting:
-		return false, exit.As(exit.Refused, errors.New("the host is being reset: finish it with `systemctl start unbounded-reset.target`"))
+		return false, record.RefuseResetting()
 	case verb.Needs == Completed && r.Phase == record.Installing:
 		return false, exit.As(exit.Refused, fmt.Errorf("the installation is not complete: start %s", paths.Target))
 	case verb.Needs == Completed:
@@ -167,13 +167,10 @@ func (p *Program) prepare(verb Verb, env *Env) (bool, error) {
 
 // refuseRecord is what a stage says without a record that it can use.
 func refuseRecord(err error) error {
-	switch {
-	case errors.Is(err, record.ErrNone):
+	if errors.Is(err, record.ErrNone) {
 		return exit.As(exit.Refused, fmt.Errorf("%w: this host is not ours; start %s", err, paths.Target))
-	case errors.Is(err, record.ErrInvalid):
-		return exit.As(exit.Refused, fmt.Errorf("%w; reset the host with `systemctl start unbounded-reset.target`", err))
 	}
-	return err
+	return record.Refuse(err)
 }
 
 // admitted is the configuration that admission left for this attempt, checked against the record.
