@@ -2,12 +2,17 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"unbounded/internal/check/host"
+	"unbounded/internal/config"
 	"unbounded/internal/exit"
 	"unbounded/internal/paths"
 )
@@ -56,5 +61,34 @@ func TestRunCheckUsage(t *testing.T) {
 	}
 	if got := runCheck([]string{"--config", filepath.Join(t.TempDir(), "absent")}, "", &stdout, &stderr); got != exit.Failed || !strings.Contains(stderr.String(), "absent") {
 		t.Errorf("runCheck without a configuration = %d, %q", got, stderr.String())
+	}
+}
+
+// TestReference holds the table of checks in docs/reference.md against the checks that there are.
+func TestReference(t *testing.T) {
+	reference, err := os.ReadFile("../../docs/reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(reference), "\n## Preflight\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var documented []string
+	for line := range strings.Lines(section) {
+		if cells := strings.Split(line, "|"); len(cells) > 3 {
+			for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
+				documented = append(documented, name[1])
+			}
+		}
+	}
+	// Those whose answer depends on who asks, and those that another check finds out on its way.
+	have := []string{"agent-config", "existing-deployment", "clock-skew", "disk-space", "cri-artifacts", "cni-artifacts"}
+	c := &config.Config{APIServer: "https://api.test:6443"}
+	for _, check := range checks(&host.Host{Root: "/", Slot: "kube1", Config: c}, c) {
+		have = append(have, check.Name)
+	}
+	slices.Sort(have)
+	slices.Sort(documented)
+	if diff := cmp.Diff(have, documented); diff != "" {
+		t.Errorf("checks (-there +documented):\n%s", diff)
 	}
 }

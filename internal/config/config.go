@@ -97,10 +97,9 @@ type Config struct {
 	Kubelet            map[string]any // laid over the generated KubeletConfiguration
 	CredentialProvider *CredentialProvider
 
-	SandboxImage   string
-	GantryDisabled bool
-	Mirrors        []Mirror
-	Downloads      map[Artifact]Source // every Artifact has an entry, its Version resolved
+	SandboxImage string
+	Mirrors      []Mirror
+	Downloads    map[Artifact]Source // every Artifact has an entry, its Version resolved
 
 	Devices []string // clean /dev/ paths, or char-*/block-* groups
 	Mounts  []Mount

@@ -22,7 +22,7 @@ type File struct {
 	CNI         FileCNI     `json:",omitzero"`
 	OCIImage    string      `json:",omitempty"`
 	Gantry      struct {
-		Disabled bool
+		Disabled bool // carried on for the public agent: no mirror on the node is set up here
 	} `json:",omitzero"`
 	AdditionalHostDevices []string    `json:",omitempty"`
 	AdditionalHostMounts  []FileMount `json:",omitempty"`

@@ -67,7 +67,6 @@ func (p *parser) overlay(configuration map[string]any) {
 
 func (p *parser) containerd() {
 	c := &p.file.CRI.Containerd
-	p.config.GantryDisabled = p.file.Gantry.Disabled
 	p.config.SandboxImage = strings.TrimSpace(c.SandboxImage)
 	if p.config.SandboxImage == "" {
 		p.config.SandboxImage = defaultSandbox
