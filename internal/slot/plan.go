@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"unbounded/internal/exit"
+	"unbounded/internal/machined"
 	"unbounded/internal/paths"
 	"unbounded/internal/systemd"
 )
@@ -23,6 +24,7 @@ type host struct {
 	other       string             // the other slot
 	otherRuns   bool
 	otherStable bool // it does not start or stop at the moment
+	noMachined  bool // systemd-machined.service is masked, and nspawn has to register with it
 }
 
 // step is one thing to do on the host.
@@ -57,6 +59,8 @@ func planHost(h host) ([]step, error) {
 	switch {
 	case h.unit.ActiveState == "active", h.unit.ActiveState == "reloading", h.unit.ActiveState == "refreshing":
 		return steps, nil
+	case h.noMachined:
+		return nil, exit.As(exit.Refused, fmt.Errorf("%s is masked, and no machine starts without it: run `systemctl unmask %s`", machined.Unit, machined.Unit))
 	case strings.HasPrefix(h.unit.SubState, "auto-restart"):
 		return append(steps, stop, clear, start), nil
 	case h.unit.ActiveState == "failed":

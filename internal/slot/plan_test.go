@@ -39,6 +39,7 @@ func TestPlanHost(t *testing.T) {
 		{"runs, drop-in was read", running(func(h *host) {
 			h.dropIn, h.unit.DropInPaths = true, []string{"/etc/systemd/system/systemd-nspawn@kube1.service.d/override.conf"}
 		}), nil},
+		{"runs, machined masked meanwhile", running(func(h *host) { h.noMachined = true }), nil},
 		{"reloads", running(state("reloading", "reload")), nil},
 		{"fresh", running(func(h *host) {
 			state("inactive", "dead")(h)
@@ -82,6 +83,7 @@ func TestPlanHostRefuses(t *testing.T) {
 		{"masked", host{unit: systemd.Properties{LoadState: "masked"}}, exit.Refused, "systemctl unmask systemd-nspawn@kube1.service"},
 		{"no template", host{unit: systemd.Properties{LoadState: "not-found"}}, exit.Failed, "systemd-container"},
 		{"bad drop-in", host{unit: systemd.Properties{LoadState: "bad-setting"}}, exit.Failed, "bad-setting"},
+		{"machined masked", host{unit: systemd.Properties{LoadState: "loaded", ActiveState: "inactive"}, noMachined: true}, exit.Refused, "unmask systemd-machined.service"},
 		{"target masked", host{unit: systemd.Properties{LoadState: "loaded"}, targetFile: "masked"}, exit.Refused, "unmask machines.target"},
 	}
 	for _, tt := range tests {

@@ -91,6 +91,11 @@ func (m *Slot) look(ctx context.Context) (host, error) {
 	if h.unit, err = m.Host.Properties(ctx, m.unit()); err != nil {
 		return host{}, err
 	}
+	registrar, err := m.Host.Properties(ctx, machined.Unit)
+	if err != nil {
+		return host{}, err
+	}
+	h.noMachined = registrar.LoadState == "masked"
 	_, err = os.Lstat(paths.At(m.Root, paths.DropInFile(m.Name)))
 	h.dropIn = err == nil
 	if h.unitFile, err = m.Host.UnitFileState(ctx, m.unit()); err != nil && !errors.Is(err, systemd.ErrNoUnit) {
