@@ -109,8 +109,10 @@ After=%s
 StartLimitIntervalSec=0
 
 [Service]
-# A registration that a dead machine left behind keeps the next one from starting.
-ExecStartPre=-/usr/bin/machinectl terminate %%i
+# A registration and a mount that a killed machine left behind keep the next one from starting.
+# (machinectl terminate would not do: it asks to stop this very unit, which is refused.)
+ExecStartPre=-/usr/bin/busctl --quiet --timeout=2 call org.freedesktop.machine1 /org/freedesktop/machine1 org.freedesktop.machine1.Manager UnregisterMachine s %%i
+ExecStartPre=-/usr/bin/umount --quiet --lazy /run/systemd/nspawn/unix-export/%%i
 # A device that is gone keeps it from starting too.
 ExecStartPre=-%s/current/unbounded-node refresh %%i
 Environment=SYSTEMD_NSPAWN_API_VFS_WRITABLE=network
