@@ -57,9 +57,12 @@ func Admit(ctx context.Context, request Request) (record.Record, error) {
 
 func readConfig(root string) ([]byte, record.Identity, error) {
 	path := paths.At(root, paths.Config)
-	data, err := os.ReadFile(path)
+	data, err := durable.Read(path, config.MaxSize+1)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, record.Identity{}, exit.As(exit.Refused, fmt.Errorf("%s is missing: write the node's configuration there, mode 0600", path))
+	}
+	if errors.Is(err, durable.ErrNotFile) {
+		return nil, record.Identity{}, exit.As(exit.Refused, fmt.Errorf("%w: remove it and write the node's configuration there, mode 0600", err))
 	}
 	if err != nil {
 		return nil, record.Identity{}, err

@@ -134,13 +134,20 @@ func TestAdmissionTable(t *testing.T) {
 		{name: "complete, same, machined masked", files: map[string]string{paths.Record: phase(record.Complete)}, slots: fakeSlots{err: errors.New("not asked")}, want: exit.OK},
 		{name: "scheme and v are the same", files: map[string]string{paths.Record: installing, paths.Config: configJSON("m1", "1.37.2", "r.test/node:1", "api.test:6443")}, want: exit.OK},
 		{name: "configuration missing", files: map[string]string{paths.Record: installing, paths.Config: "-"}, want: exit.Refused, says: []string{paths.Config}},
+		{name: "configuration is a folder", files: map[string]string{paths.Config: "/"}, want: exit.Refused, says: []string{paths.Config, "not a regular file", "remove it"}},
+		{name: "record is a folder", files: map[string]string{paths.Record + "/x": ""}, want: exit.Refused, says: []string{paths.Record, "reset"}},
 		{name: "configuration is rubbish", files: map[string]string{paths.Config: "{"}, want: exit.Refused},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			root := host(t, test.files)
-			if test.files[paths.Config] == "-" {
+			if special := test.files[paths.Config]; special == "-" || special == "/" {
 				if err := os.Remove(paths.At(root, paths.Config)); err != nil {
 					t.Fatal(err)
+				}
+				if special == "/" {
+					if err := os.Mkdir(paths.At(root, paths.Config), 0o755); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 			before := snapshot(t, root)
@@ -310,6 +317,30 @@ func TestDifferenceOfAPublicRecord(t *testing.T) {
 				t.Errorf("Admit() = %v, want a refusal that says %q", err, test.says)
 			}
 		})
+	}
+}
+
+// A new signature on an image URL is the same installation, and the stages get the new one.
+func TestSignedImageIsRefreshed(t *testing.T) {
+	root := host(t, map[string]string{paths.Config: configJSON("m1", "v1.37.2", "https://e.test/i.tar?sig=old", "https://api.test")})
+	request := Request{Root: root, Slots: fakeSlots{}}
+	first, err := Admit(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refreshed := configJSON("m1", "v1.37.2", "https://e.test/i.tar?sig=new", "https://api.test")
+	if err := durable.Replace(paths.At(root, paths.Config), []byte(refreshed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second, err := Admit(t.Context(), request)
+	if err != nil || second.InstallID != first.InstallID {
+		t.Errorf("Admit() = %+v, %v, want the same installation", second, err)
+	}
+	if data, err := os.ReadFile(paths.At(root, paths.Admitted)); err != nil || string(data) != refreshed {
+		t.Errorf("admitted = %q, %v, want the new signature", data, err)
+	}
+	if data, err := os.ReadFile(paths.At(root, paths.Record)); err != nil || strings.Contains(string(data), "sig=") {
+		t.Errorf("record = %s, %v, want no signature in it", data, err)
 	}
 }
 
