@@ -183,15 +183,15 @@ func TestParseIdentity(t *testing.T) {
 				"Kubelet.ApiServer: is not an https:// URL (give https://host:port of the API server)",
 			want: record.Identity{OCIImage: "a", APIServer: "http://a"},
 		},
-		{name: "empty", document: " ", problem: "config: document is not JSON: it is empty"},
+		{name: "empty", document: " ", problem: "config: document is not JSON: it is empty (mend /etc/unbounded/agent/config.json)"},
 		{
 			name: "cut off", document: "{\n \"MachineName\": \"a",
-			problem: "config: document is not JSON: line 2, column 18: unexpected end of JSON input",
+			problem: "config: document is not JSON: line 2, column 18: unexpected end of JSON input (mend /etc/unbounded/agent/config.json)",
 		},
-		{name: "list", document: "[]", problem: "config: document is not a JSON object"},
+		{name: "list", document: "[]", problem: "config: document is not a JSON object (mend /etc/unbounded/agent/config.json)"},
 		{
 			name: "two documents", document: "{}{}",
-			problem: "config: document is not JSON: line 1, column 3: invalid character '{' after top-level value",
+			problem: "config: document is not JSON: line 1, column 3: invalid character '{' after top-level value (mend /etc/unbounded/agent/config.json)",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -95,6 +95,7 @@ const (
 	fixOwned       = "remove it from Kubelet.Configuration"
 	fixFirewall    = "write clean or keep"
 	fixMirror      = "give an http:// or https:// URL without user, query and fragment"
-	fixSize        = "make it smaller than 1 MiB; " + paths.Config + " holds settings only"
+	fixSize        = "make it smaller; " + paths.Config + " holds settings only"
+	fixDocument    = "mend " + paths.Config
 	fixAttest      = "attestation is not in this release: remove Attest and give a credential of the kubelet"
 )

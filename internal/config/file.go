@@ -8,8 +8,8 @@ import (
 	"unbounded/internal/document"
 )
 
-// maxSize is far above any real configuration, and keeps a wrong file out of memory.
-const maxSize = 1 << 20
+// MaxSize is far above any real configuration: no reader needs more than a byte beyond it.
+const MaxSize = 1 << 20
 
 // File is the configuration on disk: the public agent's keys, plus HostFirewall,
 // RegistryAuthFile, Preflight and the digests of Downloads, which are ours.
@@ -132,17 +132,17 @@ type FileSource struct {
 // read decodes data. Values of the wrong kind are left out of the file and reported,
 // so that all other checks can still be made.
 func read(data []byte) (file *File, unknown []string, problems Problems) {
-	if len(data) > maxSize {
-		problems.add("", fmt.Sprintf("document has %d bytes", len(data)), fixSize)
+	if len(data) > MaxSize {
+		problems.add("", "document is larger than 1 MiB", fixSize)
 		return nil, nil, problems
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if !json.Valid(data) {
-		problems.add("", "document is not JSON: "+syntaxError(data), "")
+		problems.add("", "document is not JSON: "+syntaxError(data), fixDocument)
 		return nil, nil, problems
 	}
 	if first := bytes.TrimSpace(data)[0]; first != '{' {
-		problems.add("", "document is not a JSON object", "")
+		problems.add("", "document is not a JSON object", fixDocument)
 		return nil, nil, problems
 	}
 	file = new(File)

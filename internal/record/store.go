@@ -21,6 +21,9 @@ var ErrNone = errors.New("no install record")
 // ErrExists says that a record to be created is there already: another start was faster.
 var ErrExists = errors.New("an install record exists")
 
+// maxSize is far more than any record has.
+const maxSize = 1 << 20
+
 // Store is the record on disk and the short lock that serialises its changes.
 type Store struct {
 	path string
@@ -40,11 +43,13 @@ func Open(root string) *Store {
 
 // Load reads the record. Without one the error is ErrNone; one that cannot be used has ErrInvalid in its chain.
 func (s *Store) Load() (Record, error) {
-	data, err := os.ReadFile(s.path)
-	if errors.Is(err, fs.ErrNotExist) {
+	data, err := durable.Read(s.path, maxSize)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return Record{}, ErrNone
-	}
-	if err != nil {
+	case errors.Is(err, durable.ErrNotFile):
+		return Record{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+	case err != nil:
 		return Record{}, err
 	}
 	r, err := Parse(data)
