@@ -43,6 +43,7 @@ func (h *Host) Checks() []check.Check {
 	return []check.Check{
 		{Name: "is-privileged-user", Look: h.privileged},
 		{Name: "machine-id", Look: h.machineID},
+		{Name: "secret-files", Look: h.secret},
 		{Name: "host-os-configuration", Look: h.writable},
 		{Name: "executable-paths", Look: h.executable},
 		{Name: "nspawn-machine-provisioning", Look: h.provisioning},
@@ -93,6 +94,29 @@ func (h *Host) machineID(context.Context) []check.Result {
 		return one(check.Warn(path, "is of this boot only: it is not written to the disk yet"))
 	}
 	return one(check.Pass(path, "is there"))
+}
+
+// secret looks at who else can read the files that hold credentials.
+func (h *Host) secret(context.Context) []check.Result {
+	files := []string{paths.Config}
+	if h.Config != nil && h.Config.RegistryAuthFile != "" {
+		files = append(files, h.Config.RegistryAuthFile)
+	}
+	var results []check.Result
+	for _, path := range files {
+		info, err := os.Stat(h.at(path))
+		if err != nil {
+			continue // said by whoever needs it
+		}
+		if mode := info.Mode().Perm(); mode&0o077 != 0 {
+			results = append(results, check.Warn(path, "%s has mode %04o: others than root may read its credentials", path, mode).
+				Fix("chmod 600 %s, and renew what others may have read", path))
+		}
+	}
+	if len(results) > 0 {
+		return results
+	}
+	return one(check.Pass(strings.Join(files, ", "), "only root can read them"))
 }
 
 func one(result check.Result) []check.Result { return []check.Result{result} }

@@ -159,6 +159,24 @@ func TestChecks(t *testing.T) {
 			mounts: map[string]mount{"/etc/machine-id": {}}, want: check.Warning, parts: []string{"this boot only"},
 		},
 
+		{
+			name: "secret configuration", check: "secret-files", files: map[string]string{paths.Config: "{}"},
+			set: func(h *Host) { _ = os.Chmod(h.at(paths.Config), 0o600) }, want: check.OK,
+		},
+		{
+			name: "configuration for all to read", check: "secret-files", files: map[string]string{paths.Config: "{}"},
+			set:  func(h *Host) { _ = os.Chmod(h.at(paths.Config), 0o644) },
+			want: check.Warning, parts: []string{paths.Config, "mode 0644", "chmod 600"},
+		},
+		{
+			name: "registry credentials for all to read", check: "secret-files", files: map[string]string{"/etc/auth.json": "{}"},
+			set: func(h *Host) {
+				_ = os.Chmod(h.at("/etc/auth.json"), 0o640)
+				h.Config = &config.Config{RegistryAuthFile: "/etc/auth.json"}
+			},
+			want: check.Warning, parts: []string{"/etc/auth.json", "mode 0640"},
+		},
+
 		{name: "writable", check: "host-os-configuration", want: check.OK},
 		{
 			name: "read-only /etc", check: "host-os-configuration", files: map[string]string{"/etc/": ""}, mounts: map[string]mount{"/etc": {flags: unix.ST_RDONLY}},
