@@ -36,7 +36,7 @@ const (
 	reload
 	stop // ends the wait for an automatic restart, so that what the dead machine left can be cleared
 	resetFailed
-	clear // processes, registration and mount that a killed nspawn leaves
+	clean // processes, registration and mount that a killed nspawn leaves
 	start
 )
 
@@ -62,13 +62,13 @@ func planHost(h host) ([]step, error) {
 	case h.noMachined:
 		return nil, exit.As(exit.Refused, fmt.Errorf("%s is masked, and no machine starts without it: run `systemctl unmask %s`", machined.Unit, machined.Unit))
 	case strings.HasPrefix(h.unit.SubState, "auto-restart"):
-		return append(steps, stop, clear, start), nil
+		return append(steps, stop, clean, start), nil
 	case h.unit.ActiveState == "failed":
-		return append(steps, resetFailed, clear, start), nil
+		return append(steps, resetFailed, clean, start), nil
 	case h.unit.Runs(): // it starts or stops: the start job joins in, or waits
 		return append(steps, start), nil
 	}
-	return append(steps, clear, start), nil
+	return append(steps, clean, start), nil
 }
 
 // refuse names what keeps the machine from being started here.

@@ -44,17 +44,17 @@ func TestPlanHost(t *testing.T) {
 		{"fresh", running(func(h *host) {
 			state("inactive", "dead")(h)
 			h.unitFile = "disabled"
-		}), []step{enable, reload, clear, start}},
-		{"stopped", running(state("inactive", "dead")), []step{clear, start}},
-		{"failed", running(state("failed", "failed")), []step{resetFailed, clear, start}},
+		}), []step{enable, reload, clean, start}},
+		{"stopped", running(state("inactive", "dead")), []step{clean, start}},
+		{"failed", running(state("failed", "failed")), []step{resetFailed, clean, start}},
 		{"starting, at boot", running(state("activating", "start")), []step{start}},
 		{"stopping", running(state("deactivating", "stop-sigterm")), []step{start}},
 		{"queued", running(func(h *host) {
 			state("inactive", "dead")(h)
 			h.unit.Job = 7
 		}), []step{start}},
-		{"waits for an automatic restart", running(state("activating", "auto-restart")), []step{stop, clear, start}},
-		{"its automatic restart is queued", running(state("activating", "auto-restart-queued")), []step{stop, clear, start}},
+		{"waits for an automatic restart", running(state("activating", "auto-restart")), []step{stop, clean, start}},
+		{"its automatic restart is queued", running(state("activating", "auto-restart-queued")), []step{stop, clean, start}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

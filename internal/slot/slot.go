@@ -122,8 +122,8 @@ func (m *Slot) act(ctx context.Context, steps []step) error {
 			_, err = m.Host.Stop(ctx, m.unit())
 		case resetFailed:
 			err = m.Host.ResetFailed(ctx, m.unit())
-		case clear:
-			err = m.clear(ctx)
+		case clean:
+			err = m.clean(ctx)
 		case start:
 			err = m.start(ctx)
 		}
@@ -165,9 +165,9 @@ func (m *Slot) enableTarget(ctx context.Context) error {
 	return m.enable(ctx, machinesTarget, filepath.Dir(targetLink))
 }
 
-// clear takes away what a killed nspawn leaves and a new one trips over. machined may be away: then
+// clean takes away what a killed nspawn leaves and a new one trips over. machined may be away: then
 // nspawn itself says so.
-func (m *Slot) clear(ctx context.Context) error {
+func (m *Slot) clean(ctx context.Context) error {
 	limit, done := context.WithTimeout(ctx, clearLimit)
 	defer done()
 	// systemd has killed them; it does not wait for their end.
