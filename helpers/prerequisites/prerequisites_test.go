@@ -13,6 +13,7 @@ import (
 
 	"unbounded/internal/exit"
 	"unbounded/internal/journal"
+	"unbounded/internal/packages"
 	"unbounded/internal/stage"
 )
 
@@ -20,10 +21,10 @@ import (
 func host(t *testing.T, without ...string) string {
 	t.Helper()
 	root := t.TempDir()
-	for _, n := range needs() {
+	for _, n := range packages.Needs() {
 		there := true
 		for _, name := range without {
-			there = there && n.name != name
+			there = there && n.Name != name
 		}
 		if there {
 			provide(t, root, n)
@@ -32,11 +33,11 @@ func host(t *testing.T, without ...string) string {
 	return root
 }
 
-func provide(t *testing.T, root string, n need) {
+func provide(t *testing.T, root string, n packages.Need) {
 	t.Helper()
-	path := filepath.Join(root, "usr/bin", n.name)
-	if len(n.files) > 0 {
-		path = filepath.Join(root, n.files[0])
+	path := filepath.Join(root, "usr/bin", n.Name)
+	if len(n.Files) > 0 {
+		path = filepath.Join(root, n.Files[0])
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
@@ -87,7 +88,7 @@ func TestEnsure(t *testing.T) {
 			var calls []string
 			install := func(_ context.Context, names ...string) error {
 				calls = append(calls, strings.Join(names, " "))
-				for _, n := range needs() {
+				for _, n := range packages.Needs() {
 					if !test.useless && test.broken == nil {
 						provide(t, root, n)
 					}

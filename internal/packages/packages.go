@@ -1,4 +1,4 @@
-// Package packages installs packages of the distribution, on hosts that have a package manager.
+// Package packages knows what of the distribution a host needs, and installs it on hosts that have a package manager.
 package packages
 
 import (
@@ -37,9 +37,15 @@ type Manager struct {
 	pause time.Duration
 }
 
+// apt is the one that is driven by more than "install".
+const apt = "apt-get"
+
+// Names are the programs of the package managers that are known. A host with tdnf may have dnf too.
+func Names() []string { return []string{apt, "tdnf", "dnf"} }
+
 // Find returns the package manager of the host below root.
 func Find(root string) (*Manager, bool) {
-	for _, name := range []string{"apt-get", "tdnf", "dnf"} {
+	for _, name := range Names() {
 		if _, found := run.Find(root, name); found {
 			return &Manager{Name: name, root: root, run: run.Command, pause: pause}, true
 		}
@@ -72,7 +78,7 @@ func (m *Manager) Install(ctx context.Context, names ...string) error {
 
 func (m *Manager) once(ctx context.Context, names []string) error {
 	m.status("installing %s", strings.Join(names, " "))
-	if m.Name != "apt-get" {
+	if m.Name != apt {
 		args := append([]string{"install", "-y"}, names...)
 		_, err := m.run(ctx, run.Env(), m.Name, args...) // refreshes its lists itself
 		return err
@@ -104,7 +110,7 @@ func (m *Manager) apt(ctx context.Context, args ...string) error {
 		"-o", fmt.Sprintf("DPkg::Lock::Timeout=%d", int(lockLimit.Seconds())),
 		"-o", "Dpkg::Options::=--force-confold",
 	}, args...)
-	_, err := m.run(ctx, env, "apt-get", args...)
+	_, err := m.run(ctx, env, apt, args...)
 	return err
 }
 

@@ -9,17 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"unbounded/internal/check"
+	"unbounded/internal/packages"
 )
-
-// managers are the package managers that the prerequisites stage can use.
-var managers = [...]string{"apt-get", "dnf", "tdnf"}
 
 // manager is the package manager of this host; a host whose /usr is read-only has none to use.
 func (h *Host) manager() string {
 	if _, stat, err := h.statfs("/usr"); err == nil && stat.Flags&unix.ST_RDONLY != 0 {
 		return ""
 	}
-	for _, name := range managers {
+	for _, name := range packages.Names() {
 		if h.has(name) {
 			return name
 		}
@@ -27,26 +25,18 @@ func (h *Host) manager() string {
 	return ""
 }
 
-// needed are the programs that the prerequisites stage sees to, and the package that brings each.
-var needed = [...]struct{ program, source string }{
-	{"systemd-nspawn", "systemd-container"},
-	{"modprobe", "kmod"},
-	{"mountpoint", "util-linux"},
-	{"mount", "util-linux"},
-	{"umount", "util-linux"},
-}
-
+// packages looks for the programs that the prerequisites stage sees to. Of the files that are none, nspawn-runtime tells.
 func (h *Host) packages(context.Context) []check.Result {
 	manager := h.manager()
 	var results []check.Result
-	for _, need := range needed {
+	for _, need := range packages.Needs() {
 		switch {
-		case h.has(need.program):
+		case len(need.Files) > 0 || h.has(need.Name):
 		case manager != "":
-			results = append(results, check.Warn(need.program, "%s is missing; %s will be asked to install %s", need.program, manager, need.source))
+			results = append(results, check.Warn(need.Name, "%s is missing; %s will be asked to install %s", need.Name, manager, need.Package(manager)))
 		default:
-			results = append(results, check.Fail(check.May, need.program, "%s is missing, and this host has no package manager to install it with", need.program).
-				Fix("use a host image or a system extension that has %s", need.source))
+			results = append(results, check.Fail(check.May, need.Name, "%s is missing, and this host has no package manager to install it with", need.Name).
+				Fix("use a host image or a system extension that has %s", need.Provider))
 		}
 	}
 	if len(results) > 0 {
