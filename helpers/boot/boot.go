@@ -60,7 +60,7 @@ func (b *boot) run(ctx context.Context) error {
 		b.log.Status("attempt %d failed: %s; next one in %s", failures+1, reason(got), wait)
 		b.sleep(ctx, wait)
 	}
-	return nil
+	return nil //nolint:nilerr // the last attempt failed because we were stopped, or before
 }
 
 // refused is the stage, or the target itself, that a retry cannot help; "" if there is none.
