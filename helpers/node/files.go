@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"strings"
 
 	"unbounded/internal/containerd"
@@ -24,7 +23,7 @@ type hostFile struct {
 func hostFiles(env *stage.Env, devices nspawn.Devices) []hostFile {
 	return []hostFile{
 		{paths.BPFMount(env.Slot), nspawn.Mount(env.Slot)},
-		{paths.DropInFile(env.Slot), nspawn.DropIn(env.Slot, cmp.Or(env.Record.Prefix, paths.LegacyRoot), env.Config, devices)},
+		{paths.DropInFile(env.Slot), nspawn.DropIn(env.Slot, env.Record.Root(), env.Config, devices)},
 		{paths.Nspawn(env.Slot), nspawn.Settings(env.Slot, env.Config, devices)},
 	}
 }

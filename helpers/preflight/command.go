@@ -15,6 +15,7 @@ import (
 	"unbounded/internal/check/remote"
 	"unbounded/internal/config"
 	"unbounded/internal/exit"
+	"unbounded/internal/installed"
 	"unbounded/internal/paths"
 )
 
@@ -101,7 +102,11 @@ func (c command) run(ctx context.Context, root string) (check.Report, error) {
 		return check.Report{}, err
 	}
 	settings, problems := config.Parse(data, config.ReadHost(root))
-	h, slots, done := thisHost(ctx, root, ownPrefix(), settings)
+	prefix, err := installed.Prefix()
+	if err != nil {
+		prefix = paths.DefaultRoot // it is only looked at
+	}
+	h, slots, done := thisHost(ctx, root, prefix, settings)
 	defer done()
 	all := append(checks(h, settings), remote.Configuration(settings, problems), h.Deployment(slots, data))
 	results := check.Run(ctx, all, check.Plan{Limit: limit})

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -28,11 +27,7 @@ func stageCheck(patience time.Duration) stage.Func {
 		for _, notice := range env.Config.Notices {
 			env.Log.Notice("%s", notice)
 		}
-		prefix := env.Record.Prefix
-		if prefix == "" {
-			prefix = paths.LegacyRoot
-		}
-		h, _, done := thisHost(ctx, env.Root, prefix, env.Config)
+		h, _, done := thisHost(ctx, env.Root, env.Record.Root(), env.Config)
 		defer done()
 		ours := check.Check{Name: "existing-deployment", Look: func(context.Context) []check.Result {
 			return []check.Result{check.Pass("install record", "this host is of installation %s", env.Record.InstallID)}
@@ -120,16 +115,4 @@ func built(h *host.Host) string {
 		return ""
 	}
 	return tree + " is built"
-}
-
-// ownPrefix is where this program is installed: <prefix>/slots/<colour>/unbounded-preflight.
-func ownPrefix() string {
-	self, err := os.Executable()
-	if err == nil {
-		self, err = filepath.EvalSymlinks(self)
-	}
-	if err != nil || filepath.Base(filepath.Dir(filepath.Dir(self))) != "slots" {
-		return paths.DefaultRoot
-	}
-	return filepath.Dir(filepath.Dir(filepath.Dir(self)))
 }

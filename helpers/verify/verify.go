@@ -36,10 +36,7 @@ func verify(ctx context.Context, env *stage.Env) error {
 		return err
 	}
 	defer host.Close()
-	v := &verification{root: env.Root, prefix: env.Record.Prefix, host: host}
-	if v.prefix == "" {
-		v.prefix = paths.LegacyRoot
-	}
+	v := &verification{root: env.Root, prefix: env.Record.Root(), host: host}
 	v.inner = func(ctx context.Context, slot string) (manager, func(), error) {
 		inner, err := host.Inner(ctx, slot)
 		if err != nil {

@@ -5,6 +5,7 @@
 package record
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,8 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+
+	"unbounded/internal/paths"
 )
 
 // SchemaVersion is the only version of the format.
@@ -54,6 +57,9 @@ type shape struct {
 	MachineID         string `json:"machineID,omitempty"`
 	Inputs            Inputs `json:"inputs,omitzero"`
 }
+
+// Root is the folder that the programs are below. Records of the public agent do not name theirs.
+func (r Record) Root() string { return cmp.Or(r.Prefix, paths.LegacyRoot) }
 
 // New returns a record of a new installation, in phase Installing, with a fresh ID.
 func New(identity Identity) Record {

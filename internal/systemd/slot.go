@@ -51,6 +51,16 @@ func (m *Manager) Machine(ctx context.Context, name string) (leader uint32, root
 	return machine.Leader, machine.Root, found, err
 }
 
+// Registered tells whether machined knows a machine of slot. Without machined there is none: PID 1 has the last
+// word anyway (SlotRuns). Any other error means that it cannot be told.
+func (m *Manager) Registered(ctx context.Context, slot string) (bool, error) {
+	_, _, found, err := m.Machine(ctx, slot)
+	if errors.Is(err, ErrNoMachined) {
+		return false, nil
+	}
+	return found, err
+}
+
 // whyNoMachined names the cause of an unanswered question, which PID 1 knows at once.
 func (m *Manager) whyNoMachined(ctx context.Context) string {
 	p, err := m.Properties(ctx, machined.Unit)

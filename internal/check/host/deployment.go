@@ -50,9 +50,5 @@ func (s Slots) Registered(ctx context.Context, slot string) (bool, error) {
 	if s.Manager == nil {
 		return false, errNoSystemd
 	}
-	_, _, found, err := s.Manager.Machine(ctx, slot)
-	if errors.Is(err, systemd.ErrNoMachined) {
-		return false, nil // systemd-container is not installed, and PID 1 has been asked
-	}
-	return found, err
+	return s.Manager.Registered(ctx, slot)
 }
