@@ -65,15 +65,21 @@ func holds(path string, data []byte, mode fs.FileMode) (bool, error) {
 	if !info.Mode().IsRegular() || info.Mode() != mode || info.Size() != int64(len(data)) {
 		return false, nil
 	}
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok && (int(stat.Uid) != os.Geteuid() || int(stat.Gid) != os.Getegid()) {
+	if !Owned(info) {
 		return false, nil
 	}
 	have, err := os.ReadFile(path)
 	return err == nil && bytes.Equal(have, data), err
 }
 
+// Owned tells whether a file belongs to who runs this program: root, but in tests.
+func Owned(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Geteuid() && int(stat.Gid) == os.Getegid()
+}
+
 func writeTemp(path string, data []byte, mode fs.FileMode) (string, error) {
-	name := tempName(path)
+	name := filepath.Join(filepath.Dir(path), TempName(filepath.Base(path)))
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return "", err
@@ -91,11 +97,18 @@ func writeTemp(path string, data []byte, mode fs.FileMode) (string, error) {
 	return name, nil
 }
 
-func tempName(path string) string {
+// TempName is a name for a temporary file beside the file called base, which Sweep knows.
+func TempName(base string) string {
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // never fails: crypto/rand ends the program instead
-	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+tempMark+hex.EncodeToString(random[:]))
+	return tempPrefix(base) + hex.EncodeToString(random[:])
 }
+
+// tempPrefix is what all temporary names for base begin with. A name has 255 bytes at most.
+func tempPrefix(base string) string { return "." + base[:min(len(base), 200)] + tempMark }
+
+// IsTemp tells whether TempName made name.
+func IsTemp(name string) bool { return strings.Contains(name, tempMark) }
 
 // Rename moves from to an absent (or same-kind) to, and syncs both folders.
 func Rename(from, to string) error {
@@ -186,7 +199,7 @@ func Sweep(dir string) error {
 		return nil
 	}
 	for _, entry := range entries {
-		if strings.Contains(entry.Name(), tempMark) {
+		if IsTemp(entry.Name()) {
 			err = errors.Join(err, os.Remove(filepath.Join(dir, entry.Name())))
 		}
 	}

@@ -56,7 +56,7 @@ func SweepFor(path string) error {
 		return nil
 	}
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), "."+filepath.Base(path)+tempMark) {
+		if strings.HasPrefix(entry.Name(), tempPrefix(filepath.Base(path))) {
 			err = errors.Join(err, os.Remove(filepath.Join(filepath.Dir(path), entry.Name())))
 		}
 	}

@@ -1,8 +1,8 @@
 // Package guest says which files are to be in the tree of a machine, and compares them with those that are.
 //
 // A file is data: path, kind, mode, content, and the service in the machine that reads
-// it. Files are made from a configuration by pure functions (packages kubelet, containerd
-// and nspawn), compared by Plan, and written one by one by whoever decides on the order.
+// it. Files are made from a configuration by pure functions (packages system, kubelet
+// and containerd), compared by Plan, and written one by one by whoever decides on the order.
 package guest
 
 import (
@@ -10,9 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"syscall"
 
+	"unbounded/internal/durable"
 	"unbounded/internal/tree"
 )
 
@@ -137,7 +137,7 @@ func compare(root *tree.Root, f File) (Difference, error) {
 	default:
 		return Content, nil
 	}
-	if !rooted(info) || info.Mode()&^fs.ModeDir != f.Mode {
+	if !durable.Owned(info) || info.Mode()&^fs.ModeDir != f.Mode {
 		return Attributes, nil
 	}
 	return None, nil
@@ -149,11 +149,6 @@ func notLink(err error) error {
 		return nil
 	}
 	return err
-}
-
-func rooted(info fs.FileInfo) bool {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(stat.Uid) == os.Geteuid() && int(stat.Gid) == os.Getegid()
 }
 
 // Apply makes one file what it should be, durably.

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
+	"unbounded/internal/durable"
 	"unbounded/internal/paths"
 	"unbounded/units"
 )
@@ -29,17 +29,12 @@ func File(root, path string, mode fs.FileMode, empty bool) string {
 		return path + " is not a regular file"
 	case info.Mode().Perm() != mode:
 		return fmt.Sprintf("%s has mode %04o, want %04o", path, info.Mode().Perm(), mode)
-	case !rooted(info):
+	case !durable.Owned(info):
 		return path + " is not owned by root"
 	case info.Size() == 0 && !empty:
 		return path + " is empty"
 	}
 	return ""
-}
-
-func rooted(info fs.FileInfo) bool {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(stat.Uid) == os.Geteuid() && int(stat.Gid) == os.Getegid() // root, but in tests
 }
 
 // unitDirs are where unit files are installed, in the order in which systemd looks.

@@ -1,9 +1,10 @@
-// Package proc reads what the kernel says about processes.
+// Package proc reads what the kernel says about processes, and its way to write paths.
 package proc
 
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -28,4 +29,20 @@ func Unit(proc string, pid int) string {
 		return name
 	}
 	return ""
+}
+
+// Unescape undoes the octal escapes of a path in mountinfo and swaps: \040 is a space.
+func Unescape(text string) string {
+	var plain strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == '\\' && i+3 < len(text) {
+			if code, err := strconv.ParseUint(text[i+1:i+4], 8, 8); err == nil {
+				plain.WriteByte(byte(code))
+				i += 3
+				continue
+			}
+		}
+		plain.WriteByte(text[i])
+	}
+	return plain.String()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"unsafe"
 
@@ -13,6 +12,7 @@ import (
 
 	"unbounded/internal/before"
 	"unbounded/internal/paths"
+	"unbounded/internal/proc"
 )
 
 // Area is an active swap area.
@@ -45,25 +45,9 @@ func parse(text string) ([]Area, error) {
 		if len(fields) != 5 {
 			return nil, fmt.Errorf("read swap areas: unknown line %q", strings.TrimSpace(line))
 		}
-		areas = append(areas, Area{Path: unescape(fields[0]), Priority: fields[4]})
+		areas = append(areas, Area{Path: proc.Unescape(fields[0]), Priority: fields[4]})
 	}
 	return areas, nil
-}
-
-// unescape undoes the kernel's octal escapes of blanks and backslashes.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+4 <= len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // Find returns the changes that turn every active area off.

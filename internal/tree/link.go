@@ -6,9 +6,10 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"unbounded/internal/durable"
 )
 
 // Stat looks at name; a link there is followed, inside the tree.
@@ -46,7 +47,7 @@ func (r *Root) Symlink(target, name string) error {
 		return err
 	}
 	defer dir.Close()
-	temp := tempName(base)
+	temp := durable.TempName(base)
 	err = unix.Symlinkat(target, int(dir.Fd()), temp)
 	if err == nil {
 		// Commit point.
@@ -101,7 +102,7 @@ func (r *Root) Names(name string) ([]string, error) {
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
-	names = slices.DeleteFunc(names, func(entry string) bool { return strings.Contains(entry, tempMark) })
+	names = slices.DeleteFunc(names, func(entry string) bool { return durable.IsTemp(entry) })
 	slices.Sort(names)
 	return names, err
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -96,12 +95,6 @@ func classify(stat unix.Statx_t, fsType int64) (State, bool) {
 		return Subvolume, true
 	}
 	return Absent, false
-}
-
-// ours tells whether a file belongs to who runs this program: root, but in tests.
-func ours(info fs.FileInfo) bool {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(stat.Uid) == os.Geteuid() && int(stat.Gid) == os.Getegid()
 }
 
 // Free is how many bytes and inodes an unprivileged writer may still use on the file

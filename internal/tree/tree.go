@@ -8,8 +8,6 @@ package tree
 
 import (
 	"bytes"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +17,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"unbounded/internal/durable"
 )
 
 // Root is an open tree.
@@ -83,8 +83,11 @@ func (r *Root) Lstat(name string) (fs.FileInfo, error) {
 }
 
 // Open opens the regular file at name for reading. A link there is not followed.
-func (r *Root) Open(name string) (*os.File, error) {
-	file, err := r.open(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+func (r *Root) Open(name string) (*os.File, error) { return r.regular(name, unix.O_NOFOLLOW) }
+
+// regular opens a regular file for reading, and does not wait at anything else that may be there.
+func (r *Root) regular(name string, flags int) (*os.File, error) {
+	file, err := r.open(name, unix.O_RDONLY|unix.O_NONBLOCK|flags)
 	if err != nil {
 		return nil, err
 	}
@@ -98,9 +101,16 @@ func (r *Root) Open(name string) (*os.File, error) {
 	return file, nil
 }
 
-// ReadFile reads the regular file at name, refusing more than limit bytes.
+// ReadFile reads the regular file at name, refusing more than limit bytes. A link there is not followed.
 func (r *Root) ReadFile(name string, limit int64) ([]byte, error) {
-	file, err := r.Open(name)
+	return r.read(name, unix.O_NOFOLLOW, limit)
+}
+
+// ReadLinked is ReadFile that follows links at name too, inside the tree.
+func (r *Root) ReadLinked(name string, limit int64) ([]byte, error) { return r.read(name, 0, limit) }
+
+func (r *Root) read(name string, flags int, limit int64) ([]byte, error) {
+	file, err := r.regular(name, flags)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +181,7 @@ func (r *Root) sync(file *os.File) error {
 // Write makes name a regular file with data and mode, owned by root, and says whether it changed anything.
 // Missing folders are made. A link at name is replaced, never followed.
 func (r *Root) Write(name string, data []byte, mode fs.FileMode) (changed bool, err error) {
-	if info, err := r.Lstat(name); err == nil && info.Mode() == mode && info.Size() == int64(len(data)) && ours(info) {
+	if info, err := r.Lstat(name); err == nil && info.Mode() == mode && info.Size() == int64(len(data)) && durable.Owned(info) {
 		have, err := r.ReadFile(name, info.Size())
 		if err == nil && bytes.Equal(have, data) {
 			return false, nil
@@ -194,7 +204,7 @@ func (r *Root) Place(name string, mode fs.FileMode, fill func(io.Writer) error) 
 		return err
 	}
 	defer dir.Close()
-	temp := tempName(base)
+	temp := durable.TempName(base)
 	fd, err := unix.Openat(int(dir.Fd()), temp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return &fs.PathError{Op: "create", Path: path.Join(dir.Name(), temp), Err: err}
@@ -219,15 +229,6 @@ func (r *Root) Place(name string, mode fs.FileMode, fill func(io.Writer) error) 
 	return r.sync(dir)
 }
 
-// tempMark is the one of internal/durable: both kinds of leftovers look alike.
-const tempMark = ".unbounded-tmp-"
-
-func tempName(base string) string {
-	var random [6]byte
-	_, _ = rand.Read(random[:]) // never fails: crypto/rand ends the program instead
-	return "." + base[:min(len(base), 200)] + tempMark + hex.EncodeToString(random[:])
-}
-
 // Sweep removes the temporary files that a killed Place left in the folder name.
 func (r *Root) Sweep(name string) error {
 	dir, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
@@ -240,7 +241,7 @@ func (r *Root) Sweep(name string) error {
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
 	for _, entry := range names {
-		if strings.Contains(entry, tempMark) {
+		if durable.IsTemp(entry) {
 			err = errors.Join(err, unix.Unlinkat(int(dir.Fd()), entry, 0))
 		}
 	}

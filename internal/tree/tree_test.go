@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"unbounded/internal/durable"
 )
 
 func needRoot(t *testing.T) {
@@ -132,7 +134,7 @@ func TestPlaceFails(t *testing.T) {
 
 func TestSweep(t *testing.T) {
 	root, dir, _ := newRoot(t)
-	must(t, os.WriteFile(filepath.Join(dir, tempName("x")), nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, durable.TempName("x")), nil, 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "x"), nil, 0o600))
 	must(t, root.Sweep("."))
 	must(t, root.Sweep("absent"))

@@ -3,35 +3,11 @@ package tree
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 )
-
-// ReadLinked is ReadFile that follows links at name too, inside the tree.
-func (r *Root) ReadLinked(name string, limit int64) ([]byte, error) {
-	file, err := r.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = &fs.PathError{Op: "open", Path: file.Name(), Err: errors.New("not a regular file")}
-	}
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(file, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = &fs.PathError{Op: "read", Path: file.Name(), Err: fmt.Errorf("more than %d bytes", limit)}
-	}
-	return data, err
-}
 
 // Watch tells of changes of the names in folders.
 type Watch struct {

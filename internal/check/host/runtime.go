@@ -10,6 +10,7 @@ import (
 
 	"unbounded/internal/check"
 	"unbounded/internal/packages"
+	"unbounded/internal/swap"
 )
 
 // manager is the package manager of this host; a host whose /usr is read-only has none to use.
@@ -96,20 +97,18 @@ func (h *Host) active(units ...string) func(context.Context) []check.Result {
 
 func (h *Host) swap(context.Context) []check.Result {
 	const path = "/proc/swaps"
-	data, err := os.ReadFile(h.at(path))
-	if err != nil {
+	areas, err := swap.List(h.Root)
+	switch {
+	case err != nil:
 		return one(check.Warn(path, "cannot be read: %v", err))
-	}
-	var areas []string
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] != "Filename" {
-			areas = append(areas, unescape(fields[0]))
-		}
-	}
-	if len(areas) == 0 {
+	case len(areas) == 0:
 		return one(check.Pass(path, "no swap is active"))
 	}
-	return one(check.Warn(path, "swap is active on %s; it will be switched off while this host is a node", strings.Join(areas, ", ")))
+	names := make([]string, len(areas))
+	for i, area := range areas {
+		names[i] = area.Path
+	}
+	return one(check.Warn(path, "swap is active on %s; it will be switched off while this host is a node", strings.Join(names, ", ")))
 }
 
 // controllers are those that kubelet cannot do without when it makes cgroups for the classes of pods.

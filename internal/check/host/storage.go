@@ -6,13 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"unbounded/internal/check"
 	"unbounded/internal/paths"
+	"unbounded/internal/proc"
 )
 
 // writable looks at the folders that the stages write to.
@@ -230,27 +230,11 @@ func (h *Host) mountOf(path string) (string, bool) {
 		if len(fields) < 5 {
 			continue
 		}
-		mount := unescape(fields[4])
+		mount := proc.Unescape(fields[4])
 		holds := mount == "/" || path == mount || strings.HasPrefix(path, mount+"/")
 		if holds && len(mount) >= len(best) {
 			best, found = mount, true
 		}
 	}
 	return best, found
-}
-
-// unescape undoes the octal escapes of mountinfo (\040 is a space).
-func unescape(text string) string {
-	var plain strings.Builder
-	for i := 0; i < len(text); i++ {
-		if text[i] == '\\' && i+3 < len(text) {
-			if code, err := strconv.ParseUint(text[i+1:i+4], 8, 8); err == nil {
-				plain.WriteByte(byte(code))
-				i += 3
-				continue
-			}
-		}
-		plain.WriteByte(text[i])
-	}
-	return plain.String()
 }
