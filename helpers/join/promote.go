@@ -35,6 +35,9 @@ func promote(env *stage.Env, root *tree.Root) error {
 		path string
 		data []byte
 	}{{applied, built}, {applied + ".sha256", sidecar}} {
+		if err := durable.SweepFor(file.path); err != nil { // what a killed promotion left has the token in it
+			return err
+		}
 		changed, err := durable.Write(file.path, file.data, 0o600)
 		if err != nil {
 			return err
@@ -73,6 +76,9 @@ func activate(env *stage.Env) error {
 		}
 		env.Log.Changed(marker, "renamed from active."+slot)
 		return nil
+	}
+	if err := durable.SweepFor(marker); err != nil {
+		return err
 	}
 	// Commit point.
 	changed, err := durable.Write(marker, nil, 0o600)

@@ -3,6 +3,7 @@ package record
 import (
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -165,8 +166,15 @@ func TestStore(t *testing.T) {
 	if again, err := os.Stat(path); err != nil || !os.SameFile(info, again) || again.ModTime() != info.ModTime() {
 		t.Errorf("Update() that changes nothing wrote %s", path)
 	}
+	left := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".unbounded-tmp-0123456789ab") // by a killed writer
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := store.Update(ctx, func(r *Record) error { r.Phase = Complete; return nil }); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what a killed writer left is there after a write: %v", err)
 	}
 	if got, err := store.Load(); err != nil || got.Phase != Complete || got.InstallID != r.InstallID {
 		t.Errorf("Load() = %+v, %v, want phase complete and the same installID", got, err)

@@ -119,6 +119,9 @@ func (s *Store) save(r Record) error {
 	if err != nil {
 		return err
 	}
+	if err := durable.SweepFor(s.path); err != nil { // the lock is held: nobody else writes
+		return err
+	}
 	return durable.Replace(s.path, data, 0o600)
 }
 
