@@ -11,6 +11,7 @@ import (
 	"unbounded/internal/dropin"
 	"unbounded/internal/fstab"
 	"unbounded/internal/hardening"
+	"unbounded/internal/paths"
 	"unbounded/internal/stage"
 	"unbounded/internal/swap"
 	"unbounded/internal/systemd"
@@ -79,7 +80,7 @@ func (h host) converge(ctx context.Context) error {
 
 func (h host) look(ctx context.Context) (s seen, err error) {
 	s.keepFirewall = h.Config.HostFirewall == config.FirewallKeep
-	networkd, err := h.units.Properties(ctx, "systemd-networkd.service")
+	networkd, err := h.units.Properties(ctx, paths.NetworkdUnit)
 	if err != nil {
 		return s, err
 	}

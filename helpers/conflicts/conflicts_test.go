@@ -15,7 +15,6 @@ import (
 
 	"unbounded/internal/before"
 	"unbounded/internal/config"
-	"unbounded/internal/dropin"
 	"unbounded/internal/fstab"
 	"unbounded/internal/journal"
 	"unbounded/internal/paths"
@@ -274,7 +273,7 @@ func TestKeepFirewall(t *testing.T) {
 	if err := s.converge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, unit := range dropin.Firewalls() {
+	for _, unit := range paths.Firewalls() {
 		if read(t, s.Root, paths.ConditionDropIn(unit)) != "" {
 			t.Errorf("the drop-in of %s is still there", unit)
 		}

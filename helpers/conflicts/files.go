@@ -21,7 +21,7 @@ type seen struct {
 func (s seen) units() []string {
 	units := slices.Concat(dropin.Runtimes(), dropin.Swappers(), s.swapUnits)
 	if !s.keepFirewall {
-		units = append(units, dropin.Firewalls()...)
+		units = append(units, paths.Firewalls()...)
 	}
 	return units
 }
@@ -43,7 +43,7 @@ func (s seen) files() []hardening.File {
 	for _, unit := range slices.Concat(dropin.Runtimes(), dropin.Swappers(), s.swapUnits) {
 		files = append(files, hardening.File{Path: paths.ConditionDropIn(unit), Content: dropin.Content(unit, "")})
 	}
-	for _, unit := range dropin.Firewalls() {
+	for _, unit := range paths.Firewalls() {
 		content := dropin.Content(unit, dropin.Firewall)
 		if s.keepFirewall {
 			content = "" // the configuration may have said "clean" at an earlier attempt

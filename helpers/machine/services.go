@@ -17,10 +17,9 @@ import (
 var services = [...]string{"containerd", "kubelet"}
 
 // sockets are waited for after a service has started: what follows needs them.
-var sockets = map[string]string{"containerd": "/run/containerd/containerd.sock"}
+var sockets = map[string]string{"containerd": paths.ContainerdSocket}
 
 const (
-	wants        = "/etc/systemd/system/multi-user.target.wants"
 	serviceLimit = 90 * time.Second // of the start of one service
 )
 
@@ -113,7 +112,7 @@ func (m *machine) prepare(ctx context.Context, inner *systemd.Manager) error {
 		if changed {
 			reload = true
 			m.Log.Changed(unit, "starts with machine "+m.Slot)
-			if err := durable.SyncDir(paths.Tree(m.Slot) + wants); err != nil {
+			if err := durable.SyncDir(paths.Tree(m.Slot) + paths.MultiUserWants); err != nil {
 				return err
 			}
 		}

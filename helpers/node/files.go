@@ -54,7 +54,7 @@ func outdated(root *tree.Root, files []guest.File) ([]guest.File, error) {
 		}
 		// What cannot be read was not written by us.
 		data, err := root.ReadFile(name, 64<<10)
-		if err == nil && strings.HasPrefix(string(data), containerd.Mark) {
+		if err == nil && strings.HasPrefix(string(data), guest.Mark) {
 			gone = append(gone, guest.Gone(name))
 		}
 	}

@@ -26,7 +26,7 @@ func stopKubelet(ctx context.Context, slot string) error {
 		return err
 	}
 	defer inner.Close()
-	_, err = inner.Stop(ctx, "kubelet.service")
+	_, err = inner.Stop(ctx, paths.KubeletUnit)
 	return err
 }
 

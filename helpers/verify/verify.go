@@ -149,7 +149,7 @@ func (v *verification) machine(ctx context.Context, slot string) {
 		return
 	}
 	defer done()
-	for _, name := range []string{"containerd.service", "kubelet.service"} {
+	for _, name := range []string{paths.ContainerdUnit, paths.KubeletUnit} {
 		unit, err := inner.Properties(ctx, name)
 		if err != nil {
 			v.find("%v", err)

@@ -86,7 +86,7 @@ func exists(path string) (bool, error) {
 // machineID is the host's machine-id and whether it is persistent. While the file is a
 // mount (a first boot that was not committed) an interrupted boot would get another one.
 func machineID(root string) (id string, persistent bool, err error) {
-	path := paths.At(root, "/etc/machine-id")
+	path := paths.At(root, paths.MachineID)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", false, nil
@@ -103,7 +103,7 @@ func machineID(root string) (id string, persistent bool, err error) {
 		return "", false, err
 	}
 	for line := range strings.Lines(string(mounts)) {
-		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == "/etc/machine-id" {
+		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == paths.MachineID {
 			return id, false, nil
 		}
 	}

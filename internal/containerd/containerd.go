@@ -10,6 +10,7 @@ import (
 
 	"unbounded/internal/config"
 	"unbounded/internal/guest"
+	"unbounded/internal/paths"
 )
 
 // Service is the name of the unit, without its suffix.
@@ -18,17 +19,15 @@ const Service = "containerd"
 // CertsDir has one folder for each registry with a mirror. containerd reads it for every pull.
 const CertsDir = "/etc/containerd/certs.d"
 
-// Mark is the first line of every file of ours that may have to be removed again.
-const Mark = "# Written by unbounded-node from the host's configuration: changes here are undone.\n"
+const unitFile = paths.SystemdDir + "/" + paths.ContainerdUnit
 
 // Files are containerd's files, in the order in which they are written.
 func Files(c *config.Config) []guest.File {
 	files := guest.ReadBy(Service,
 		guest.Text("/etc/containerd/config.toml", settings(c)),
-		guest.Text("/etc/systemd/system/containerd.service", unit),
+		guest.Text(unitFile, unit),
 	)
-	files = append(files, guest.Symlink("/etc/systemd/system/containerd.service",
-		"/etc/systemd/system/multi-user.target.wants/containerd.service"))
+	files = append(files, guest.Symlink(unitFile, paths.MultiUserWants+"/"+paths.ContainerdUnit))
 	for _, mirror := range c.Mirrors {
 		files = append(files, guest.Text(HostsFile(mirror.Host), hosts(mirror)))
 	}
@@ -48,7 +47,7 @@ func settings(c *config.Config) string {
 
 func hosts(m config.Mirror) string {
 	var text strings.Builder
-	text.WriteString(Mark)
+	text.WriteString(guest.Mark)
 	if m.Server != "" {
 		fmt.Fprintf(&text, "server = %q\n", m.Server)
 	}
@@ -59,7 +58,7 @@ func hosts(m config.Mirror) string {
 	return text.String()
 }
 
-const common = Mark + `version = %d
+const common = guest.Mark + `version = %d
 imports = ["/etc/containerd/conf.d/*.toml"]
 oom_score = 0
 
@@ -135,7 +134,7 @@ const version2 = `
       X-Meta-Source-Client = ["unbounded-kube/kubelet"]
 `
 
-const unit = Mark + `[Unit]
+const unit = guest.Mark + `[Unit]
 Description=containerd container runtime
 Documentation=https://containerd.io
 After=network.target local-fs.target

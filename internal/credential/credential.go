@@ -19,7 +19,7 @@ import (
 )
 
 // pki is where kubelet keeps its certificates, inside the machine.
-const pki = "/var/lib/kubelet/pki"
+const pki = paths.Kubelet + "/pki"
 
 // limit is the most that is read of a kubeconfig or certificate.
 const limit = 1 << 20

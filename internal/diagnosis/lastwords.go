@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 
+	"unbounded/internal/paths"
 	"unbounded/internal/run"
 )
 
@@ -13,7 +14,7 @@ import (
 // journal is in memory unless the image keeps one. No library in Go reads a journal.
 func LastWords(ctx context.Context, root string) (string, error) {
 	out, err := run.Command(ctx, run.Env(), "journalctl", "--root="+root, "--quiet", "--no-pager", "--output=cat", "--lines=50",
-		"_SYSTEMD_UNIT=kubelet.service")
+		"_SYSTEMD_UNIT="+paths.KubeletUnit)
 	if err != nil {
 		return "", err
 	}

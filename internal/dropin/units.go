@@ -20,20 +20,12 @@ type Units interface {
 
 // Runtimes are services that want the node's ports, cgroups or packet filter. The socket comes first: it would start docker again.
 func Runtimes() []string {
-	return []string{"docker.socket", "docker.service", "containerd.service", "kubelet.service"}
+	return []string{"docker.socket", "docker.service", paths.ContainerdUnit, paths.KubeletUnit}
 }
 
 // Swappers are services of Debian, Ubuntu and others that turn swap on without a swap unit.
 func Swappers() []string {
 	return []string{"zramswap.service", "zram-config.service", "dphys-swapfile.service", "systemd-swap.service"}
-}
-
-// Firewalls load packet-filter rules at boot, and most flush those of others when they do.
-func Firewalls() []string {
-	return []string{
-		"nftables.service", "iptables.service", "ip6tables.service", "firewalld.service", "ufw.service",
-		"netfilter-persistent.service",
-	}
 }
 
 // SwapUnits are the units that activate swap by themselves. Those made from fstab go with its lines, and those

@@ -16,6 +16,9 @@ import (
 	"unbounded/internal/tree"
 )
 
+// Mark is the first line of the files that are made from the configuration, in the tree and beside it.
+const Mark = "# Written by unbounded-node from the host's configuration: changes here are undone.\n"
+
 // Kind says what is to be at a path.
 type Kind int
 

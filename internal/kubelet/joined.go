@@ -41,9 +41,9 @@ func HasCertificate(root *tree.Root) (bool, error) {
 
 // HasRun tells whether kubelet was ever started in the tree: it makes its own files before it registers.
 func HasRun(root *tree.Root) (bool, error) {
-	names, err := root.Names("/var/lib/kubelet")
+	names, err := root.Names(paths.Kubelet)
 	for _, name := range names {
-		switch "/var/lib/kubelet/" + name {
+		switch paths.Kubelet + "/" + name {
 		case paths.Kubeconfig, paths.BootstrapKubeconfig, paths.KubeletConfig:
 		default:
 			return true, err

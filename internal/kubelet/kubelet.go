@@ -1,6 +1,6 @@
 // Package kubelet makes kubelet's files in a machine from the configuration of a node.
 //
-// Its functions are pure but for Joined, which reads. config.yaml and the kubeconfigs are
+// Its functions are pure but for HasCertificate and HasRun, which read. config.yaml and the kubeconfigs are
 // written as JSON, which is YAML too: there is no second way to quote a value, the
 // order of keys is fixed, and no YAML library is linked.
 package kubelet
@@ -25,7 +25,8 @@ const Service = "kubelet"
 const (
 	CAFile    = "/etc/kubernetes/pki/apiserver-client-ca.crt"
 	Manifests = "/etc/kubernetes/manifests"
-	dropIns   = "/etc/systemd/system/kubelet.service.d/"
+	unitFile  = paths.SystemdDir + "/" + paths.KubeletUnit
+	dropIns   = unitFile + ".d/"
 )
 
 // Files are kubelet's files, in the order in which they are written. resolvConf is the
@@ -41,22 +42,21 @@ func Files(c *config.Config, resolvConf string) ([]guest.File, error) {
 	}
 	files := []guest.File{
 		{Path: Manifests, Kind: guest.Folder, Mode: 0o700},
-		{Path: "/var/lib/kubelet", Kind: guest.Folder, Mode: 0o750},
+		{Path: paths.Kubelet, Kind: guest.Folder, Mode: 0o750},
 	}
 	read := []guest.File{
 		guest.Text(paths.KubeletConfig, settings),
-		guest.Text("/etc/systemd/system/kubelet.service", unit),
+		guest.Text(unitFile, unit),
 		guest.Text(dropIns+"10-kubeconfig.conf", kubeconfigArgs(c)),
 		guest.Text(dropIns+"20-node-config.conf", nodeArgs(c)),
-		guest.Text(dropIns+"50-env-file.conf", mark+"[Service]\nEnvironmentFile=-/etc/default/kubelet\n"),
+		guest.Text(dropIns+"50-env-file.conf", guest.Mark+"[Service]\nEnvironmentFile=-/etc/default/kubelet\n"),
 	}
 	if len(c.CA) > 0 {
 		read = append(read, guest.Text(CAFile, string(c.CA)))
 	}
 	files = append(files, guest.ReadBy(Service, read...)...)
 	files = append(files, credential...)
-	return append(files, guest.Symlink("/etc/systemd/system/kubelet.service",
-		"/etc/systemd/system/multi-user.target.wants/kubelet.service")), nil
+	return append(files, guest.Symlink(unitFile, paths.MultiUserWants+"/"+paths.KubeletUnit)), nil
 }
 
 // credential is what kubelet first meets the API server with. A bootstrap token is read
@@ -76,15 +76,13 @@ func credential(c *config.Config) ([]guest.File, error) {
 	return []guest.File{guest.Private(paths.BootstrapKubeconfig, data)}, nil
 }
 
-const mark = "# Written by unbounded-node from the host's configuration: changes here are undone.\n"
-
 // settings is the KubeletConfiguration with the node's own settings laid over it.
 func settings(c *config.Config, resolvConf string) (string, error) {
 	data, err := json.MarshalIndent(overlay(defaults(c, resolvConf), c.Kubelet), "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("write KubeletConfiguration: %w", err)
 	}
-	return mark + string(data) + "\n", nil
+	return guest.Mark + string(data) + "\n", nil
 }
 
 func defaults(c *config.Config, resolvConf string) map[string]any {
@@ -105,7 +103,7 @@ func defaults(c *config.Config, resolvConf string) map[string]any {
 		"cgroupsPerQOS":                  true,
 		"clusterDNS":                     c.ClusterDNS,
 		"clusterDomain":                  "cluster.local",
-		"containerRuntimeEndpoint":       "unix:///run/containerd/containerd.sock",
+		"containerRuntimeEndpoint":       "unix://" + paths.ContainerdSocket,
 		"enableServer":                   true,
 		"enforceNodeAllocatable":         []string{"pods"},
 		"eventRecordQPS":                 0,
@@ -205,11 +203,11 @@ func nodeArgs(c *config.Config) string {
 // environment is a drop-in that sets one variable. The values have no white space and no quotes
 // (config checks them); a percent sign would be a specifier.
 func environment(name, value string) string {
-	return mark + "[Service]\nEnvironment=\"" + name + "=" + strings.ReplaceAll(value, "%", "%%") + "\"\n"
+	return guest.Mark + "[Service]\nEnvironment=\"" + name + "=" + strings.ReplaceAll(value, "%", "%%") + "\"\n"
 }
 
 // unit waits for no network: the machine shares the host's, and kubelet tries again by itself.
-const unit = mark + `[Unit]
+const unit = guest.Mark + `[Unit]
 Description=kubelet
 Documentation=https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/
 ConditionPathExists=/usr/local/bin/kubelet

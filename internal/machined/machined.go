@@ -14,20 +14,18 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"unbounded/internal/paths"
 )
 
-// Unit runs machined.
-const Unit = "systemd-machined.service"
-
 const (
-	service   = "org.freedesktop.machine1"
-	busSocket = "unix:path=/run/dbus/system_bus_socket"
-	limit     = 2 * time.Second // a machined that cannot start is answered for by the bus after 25 s
+	service = "org.freedesktop.machine1"
+	limit   = 2 * time.Second // a machined that cannot start is answered for by the bus after 25 s
 )
 
 // ErrNone says that machined is not installed. That is absence of machines only together with PID 1
 // saying that the slot is inactive.
-var ErrNone = errors.New(Unit + " is not installed")
+var ErrNone = errors.New(paths.MachinedUnit + " is not installed")
 
 // Machine is a registered machine.
 type Machine struct {
@@ -93,7 +91,7 @@ func call(ctx context.Context, f func(context.Context, *dbus.Conn) error) error 
 func callWithin(ctx context.Context, limit time.Duration, f func(context.Context, *dbus.Conn) error) error {
 	ctx, done := context.WithTimeout(ctx, limit)
 	defer done()
-	conn, err := dbus.Connect(busSocket, dbus.WithContext(ctx),
+	conn, err := dbus.Connect("unix:path="+paths.SystemBus, dbus.WithContext(ctx),
 		// The numeric id needs no look-up of a user.
 		dbus.WithAuth(dbus.AuthExternal(strconv.Itoa(os.Geteuid()))))
 	if err != nil {

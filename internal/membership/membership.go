@@ -212,7 +212,7 @@ func (w *Wait) unit(ctx context.Context) (systemd.Properties, error) {
 		}
 		w.inner = inner
 	}
-	return w.inner.Properties(ctx, "kubelet.service")
+	return w.inner.Properties(ctx, paths.KubeletUnit)
 }
 
 func (w *Wait) lastWords(ctx context.Context) string {

@@ -10,16 +10,15 @@ import (
 	"strings"
 
 	"unbounded/internal/config"
+	"unbounded/internal/guest"
 	"unbounded/internal/paths"
 )
-
-const mark = "# Written by unbounded-node from the host's configuration: changes here are undone.\n"
 
 // Settings is the .nspawn file of slot: real root and capabilities, the host's network, no
 // system call filter for keyrings, BPF and perf, and what of the host the machine sees.
 func Settings(slot string, c *config.Config, d Devices) string {
 	var text strings.Builder
-	text.WriteString(mark)
+	text.WriteString(guest.Mark)
 	text.WriteString(`[Exec]
 Boot=yes
 Capability=all
@@ -83,23 +82,15 @@ func DropIn(slot, prefix string, c *config.Config, d Devices) string {
 		}
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, dropIn, paths.Active("%i"), paths.RunSlot+"/%i", paths.BPF+"/"+slot, strings.Join(FirewallUnits(), " "), prefix)
+	fmt.Fprintf(&text, dropIn, paths.Active("%i"), paths.RunSlot+"/%i", paths.BPF+"/"+slot, strings.Join(paths.Firewalls(), " "), prefix)
 	for _, device := range allowed {
 		text.WriteString("DeviceAllow=" + strings.ReplaceAll(device, "%", "%%") + "\n")
 	}
 	return text.String()
 }
 
-// FirewallUnits are the units of distributions that load a packet filter.
-func FirewallUnits() []string {
-	return []string{
-		"nftables.service", "iptables.service", "ip6tables.service",
-		"firewalld.service", "ufw.service", "netfilter-persistent.service",
-	}
-}
-
 // dropIn has places for the two conditions, the BPF mount, the host's firewall units and our prefix.
-const dropIn = mark + `[Unit]
+const dropIn = guest.Mark + `[Unit]
 # One slot may run: the one that the node is in, or that a start of ours is building in this boot.
 ConditionPathExists=|%s
 ConditionPathExists=|%s
@@ -130,7 +121,7 @@ func Mount(slot string) string {
 	return fmt.Sprintf(mount, slot, paths.BPF, slot)
 }
 
-const mount = mark + `[Unit]
+const mount = guest.Mark + `[Unit]
 Description=BPF file system of machine %s
 
 [Mount]

@@ -1,4 +1,5 @@
-// Package paths names every program, unit and file of the product, once.
+// Package paths names every program, unit and file of the product, once, and those of the host that more than
+// one package has to name.
 //
 // Paths are absolute, as on a real host. A test that works below another root
 // joins them with At.
@@ -31,11 +32,14 @@ const (
 
 // Files inside the tree of a machine.
 const (
+	Kubelet             = "/var/lib/kubelet"
+	MultiUserWants      = SystemdDir + "/multi-user.target.wants"
+	ContainerdSocket    = "/run/containerd/containerd.sock"
 	Built               = "/etc/unbounded/built.json"
 	BuiltBefore         = "/etc/unbounded/built-before.json" // Built, while the node stage changes what it was built from
-	Kubeconfig          = "/var/lib/kubelet/kubeconfig"
-	BootstrapKubeconfig = "/var/lib/kubelet/bootstrap-kubeconfig"
-	KubeletConfig       = "/var/lib/kubelet/config.yaml"
+	Kubeconfig          = Kubelet + "/kubeconfig"
+	BootstrapKubeconfig = Kubelet + "/bootstrap-kubeconfig"
+	KubeletConfig       = Kubelet + "/config.yaml"
 )
 
 // Units.
@@ -55,6 +59,25 @@ const (
 	DaemonUnit        = "unbounded-agent-daemon.service"
 	RecoveryUnit      = "unbounded-agent-daemon-recovery.service"
 )
+
+// What is not ours: the host's, and in the machine the units of a node.
+const (
+	MachineID      = "/etc/machine-id"
+	SystemBus      = "/run/dbus/system_bus_socket"
+	MachinedUnit   = "systemd-machined.service"
+	NetworkdUnit   = "systemd-networkd.service"
+	KubeletUnit    = "kubelet.service"
+	ContainerdUnit = "containerd.service"
+)
+
+// Firewalls are the units of distributions that load packet-filter rules, at boot and when they are reloaded. Most
+// flush those of others when they do.
+func Firewalls() []string {
+	return []string{
+		"nftables.service", "iptables.service", "ip6tables.service", "firewalld.service", "ufw.service",
+		"netfilter-persistent.service",
+	}
+}
 
 // DefaultRoot is where programs are installed unless the install chose another prefix;
 // LegacyRoot is what a record without a prefix means (records of the public agent).

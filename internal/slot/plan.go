@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"unbounded/internal/exit"
-	"unbounded/internal/machined"
 	"unbounded/internal/paths"
 	"unbounded/internal/systemd"
 )
@@ -60,7 +59,7 @@ func planHost(h host) ([]step, error) {
 	case h.unit.ActiveState == "active", h.unit.ActiveState == "reloading", h.unit.ActiveState == "refreshing":
 		return steps, nil
 	case h.noMachined:
-		return nil, exit.As(exit.Refused, fmt.Errorf("%s is masked, and no machine starts without it: run `systemctl unmask %s`", machined.Unit, machined.Unit))
+		return nil, exit.As(exit.Refused, fmt.Errorf("%s is masked, and no machine starts without it: run `systemctl unmask %s`", paths.MachinedUnit, paths.MachinedUnit))
 	case strings.HasPrefix(h.unit.SubState, "auto-restart"):
 		return append(steps, stop, clean, start), nil
 	case h.unit.ActiveState == "failed":

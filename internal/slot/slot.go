@@ -91,7 +91,7 @@ func (m *Slot) look(ctx context.Context) (host, error) {
 	if h.unit, err = m.Host.Properties(ctx, m.unit()); err != nil {
 		return host{}, err
 	}
-	registrar, err := m.Host.Properties(ctx, machined.Unit)
+	registrar, err := m.Host.Properties(ctx, paths.MachinedUnit)
 	if err != nil {
 		return host{}, err
 	}

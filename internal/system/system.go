@@ -9,7 +9,7 @@ import (
 	"encoding/hex"
 
 	"unbounded/internal/guest"
-	"unbounded/internal/nspawn"
+	"unbounded/internal/paths"
 	"unbounded/internal/resolv"
 )
 
@@ -18,13 +18,13 @@ func Files(hostname, id string, names resolv.Choice) []guest.File {
 	files := []guest.File{
 		guest.Text("/etc/hostname", hostname+"\n"),
 		// With an id the first boot is none, and the image's presets enable nothing.
-		{Path: "/etc/machine-id", Mode: 0o444, Data: []byte(id + "\n")},
+		{Path: paths.MachineID, Mode: 0o444, Data: []byte(id + "\n")},
 		guest.Text("/etc/modules-load.d/kubernetes.conf", "overlay\nbr_netfilter\n"),
 		// kubelet does not start without /dev/kmsg: where the host has none to give, nothing is read.
 		guest.Text("/etc/tmpfiles.d/kmsg.conf", "L /dev/kmsg - - - - /dev/null\n"),
 		// With the host's, the host's log would be copied into the machine's.
 		guest.Text("/etc/systemd/journald.conf.d/50-unbounded.conf", "[Journal]\nReadKMsg=no\n"),
-		guest.Text("/etc/resolv.conf", names.Machine),
+		guest.Text(resolv.Host, names.Machine),
 	}
 	if names.File == resolv.Pods {
 		files = append(files, guest.Text(resolv.Pods, names.Pods))
@@ -37,9 +37,9 @@ func Files(hostname, id string, names resolv.Choice) []guest.File {
 
 // Masked are units that would change the network that machine and host share.
 func Masked() []string {
-	return append(nspawn.FirewallUnits(),
+	return append(paths.Firewalls(),
 		"NetworkManager.service", "networking.service",
-		"systemd-networkd.service", "systemd-networkd.socket", "systemd-networkd-wait-online.service",
+		paths.NetworkdUnit, "systemd-networkd.socket", "systemd-networkd-wait-online.service",
 		"systemd-resolved.service", "systemd-sysctl.service")
 }
 

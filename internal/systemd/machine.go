@@ -32,7 +32,7 @@ func (m *Manager) Inner(ctx context.Context, slot string) (*Manager, error) {
 			return nil, fmt.Errorf("%w: machine %s was started again", ErrClosed, slot)
 		}
 		first = leader
-		socket, err := insideSocket(leader, paths.Tree(slot), busSocket)
+		socket, err := insideSocket(leader, paths.Tree(slot), paths.SystemBus)
 		if err != nil {
 			return nil, fmt.Errorf("machine %s has no bus: %w; see `journalctl -M %s -b`", slot, err, slot)
 		}

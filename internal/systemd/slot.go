@@ -63,14 +63,14 @@ func (m *Manager) Registered(ctx context.Context, slot string) (bool, error) {
 
 // whyNoMachined names the cause of an unanswered question, which PID 1 knows at once.
 func (m *Manager) whyNoMachined(ctx context.Context) string {
-	p, err := m.Properties(ctx, machined.Unit)
+	p, err := m.Properties(ctx, paths.MachinedUnit)
 	switch {
 	case err != nil:
 		return "neither machined nor PID 1 was reached"
 	case p.LoadState == "masked":
-		return machined.Unit + " is masked; run `systemctl unmask " + machined.Unit + "`"
+		return paths.MachinedUnit + " is masked; run `systemctl unmask " + paths.MachinedUnit + "`"
 	case p.ActiveState == "failed":
-		return machined.Unit + " has failed (" + p.Result + "); see `journalctl -u " + machined.Unit + "`"
+		return paths.MachinedUnit + " has failed (" + p.Result + "); see `journalctl -u " + paths.MachinedUnit + "`"
 	}
-	return machined.Unit + " is " + p.ActiveState + " and does not answer"
+	return paths.MachinedUnit + " is " + p.ActiveState + " and does not answer"
 }

@@ -21,10 +21,11 @@ import (
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
+
+	"unbounded/internal/paths"
 )
 
 const (
-	busSocket     = "/run/dbus/system_bus_socket"
 	privateSocket = "/run/systemd/private"
 
 	dialLimit = 5 * time.Second
@@ -92,11 +93,11 @@ func (s *session) close() {
 }
 
 func dialHost(ctx context.Context) (*session, error) {
-	s, err := open(ctx, busSocket, true)
+	s, err := open(ctx, paths.SystemBus, true)
 	if err == nil {
 		return s, nil
 	}
-	err = fmt.Errorf("the bus %s does not answer: %w", busSocket, err)
+	err = fmt.Errorf("the bus %s does not answer: %w", paths.SystemBus, err)
 	if ctx.Err() != nil || os.Geteuid() != 0 {
 		return nil, err
 	}

@@ -24,7 +24,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"unbounded/internal/before"
-	"unbounded/internal/dropin"
 	"unbounded/internal/paths"
 	"unbounded/tests/host"
 )
@@ -408,7 +407,7 @@ func TestHostFirewallKeep(t *testing.T) {
 		if got := withoutHandles(ruleset(t, h)); got != withoutHandles(rules) {
 			t.Errorf("the operator's rules changed:\n%s", cmp.Diff(withoutHandles(rules), got))
 		}
-		for _, unit := range dropin.Firewalls() {
+		for _, unit := range paths.Firewalls() {
 			if h.Exists(t, paths.ConditionDropIn(unit)) {
 				t.Errorf("%s has a drop-in", unit)
 			}

@@ -172,7 +172,7 @@ func plant(t *testing.T, h *host.Host) {
 	} {
 		h.WriteFile(t, path, host.File{Content: content})
 	}
-	for _, unit := range append(nspawn.FirewallUnits(), "systemd-networkd.service", "systemd-networkd.socket", "systemd-resolved.service", "systemd-sysctl.service") {
+	for _, unit := range append(paths.Firewalls(), "systemd-networkd.service", "systemd-networkd.socket", "systemd-resolved.service", "systemd-sysctl.service") {
 		h.WriteFile(t, tree+"/etc/systemd/system/"+unit, host.File{Link: "/dev/null"})
 	}
 }

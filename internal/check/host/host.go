@@ -50,8 +50,8 @@ func (h *Host) Checks() []check.Check {
 		{Name: "nspawn-runtime", Look: h.runtime},
 		{Name: "host-packages", Look: h.packages},
 		{Name: "docker-active", Look: h.active("docker.service", "docker.socket")},
-		{Name: "containerd-active", Look: h.active("containerd.service")},
-		{Name: "kubelet-active", Look: h.active("kubelet.service")},
+		{Name: "containerd-active", Look: h.active(paths.ContainerdUnit)},
+		{Name: "kubelet-active", Look: h.active(paths.KubeletUnit)},
 		{Name: "swap-active", Look: h.swap},
 		{Name: "cgroups", Look: h.cgroups},
 		{Name: "kubelet-bind-address", Look: h.port("kubelet", h.kubeletPort())},
@@ -79,7 +79,7 @@ func (h *Host) privileged(context.Context) []check.Result {
 // machineID tells of an id that the next boot will not have. That two hosts share one
 // cannot be seen from one of them; the install record notices when an installed disk is copied.
 func (h *Host) machineID(context.Context) []check.Result {
-	const path = "/etc/machine-id"
+	const path = paths.MachineID
 	data, err := os.ReadFile(h.at(path))
 	id := strings.TrimSpace(string(data))
 	switch {

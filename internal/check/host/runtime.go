@@ -10,6 +10,7 @@ import (
 
 	"unbounded/internal/check"
 	"unbounded/internal/packages"
+	"unbounded/internal/paths"
 	"unbounded/internal/swap"
 )
 
@@ -54,7 +55,7 @@ func (h *Host) runtime(ctx context.Context) []check.Result {
 	if h.Units == nil {
 		return one(check.Fail(check.Waits, "systemd", "systemd cannot be reached over D-Bus").Fix("see systemctl status dbus.service"))
 	}
-	const machined = "systemd-machined.service"
+	const machined = paths.MachinedUnit
 	unit, err := h.Units.Properties(ctx, machined)
 	switch {
 	case err != nil:
