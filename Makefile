@@ -28,7 +28,9 @@ install: build ## install programs below PREFIX, units into UNITDIR (DESTDIR= fo
 	ln -sfn slots/blue $(DESTDIR)$(PREFIX)/current
 	ln -sfn slots/blue $(DESTDIR)$(PREFIX)/last-good
 	install -m 0644 docs/*.md LICENSE $(DESTDIR)$(PREFIX)/doc
-	@install -d $(DESTDIR)$(CATALOGDIR) && install -m 0644 units/unbounded.catalog $(DESTDIR)$(CATALOGDIR) || \
+	@install -d $(DESTDIR)$(CATALOGDIR) && \
+		sed 's|@root@|$(PREFIX)|g' units/unbounded.catalog > $(DESTDIR)$(CATALOGDIR)/unbounded.catalog && \
+		chmod 0644 $(DESTDIR)$(CATALOGDIR)/unbounded.catalog || \
 		echo "install: no message catalog: $(CATALOGDIR) cannot be written; journalctl -x will not explain our events"
 	@for unit in units/*.service units/*.target; do \
 		sed 's|@root@|$(PREFIX)|g' $$unit > $(DESTDIR)$(UNITDIR)/$${unit##*/} || exit 1; \

@@ -1,4 +1,5 @@
-// Package units holds the unit files. They are static but for the one token RootToken.
+// Package units holds the unit files. They are static but for the one token RootToken, which make install replaces
+// too, in the message catalog as well.
 package units
 
 import (

@@ -1,9 +1,9 @@
 // Package nft saves, clears and restores the nftables ruleset of the host over netlink.
 //
 // A foreign ruleset is never understood here: what the kernel dumps is kept as it is and
-// replayed, because every way through types or text loses part of it. The package is on
-// raw netlink for that reason; github.com/google/nftables is for rules of our own. It is larger than other
-// packages because saving and replaying must know the same attributes of the same objects.
+// replayed, because every way through types or text loses part of it; so the package is on
+// raw netlink. It is larger than others because saving and replaying must know the same attributes
+// of the same objects.
 package nft
 
 import (
