@@ -6,9 +6,10 @@
 // away: machined's registration and, from systemd 256 on, a mount. It is refused
 // while the other slot runs: two nodes cannot share a host.
 //
-// It writes /run/unbounded/run/<slot>, which lets systemd run this slot in this boot, and has
-// systemd enable systemd-nspawn@<slot>.service and, where the host's owner had disabled it,
-// machines.target (before-image: /var/lib/unbounded/agent/before/machine.json).
+// It writes /run/unbounded/run/<slot>, which lets systemd run this slot in this boot, and takes the
+// marks away from /run/unbounded/restart. It has systemd enable systemd-nspawn@<slot>.service and, where the
+// host's owner had disabled it, machines.target (before-image: /var/lib/unbounded/agent/before/machine.json),
+// and the machine's own systemd enable containerd and kubelet.
 package main
 
 import "unbounded/internal/stage"

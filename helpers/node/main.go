@@ -10,7 +10,8 @@
 // Services whose files changed are marked for a restart.
 //
 // Before each start of the machine its unit runs the verb refresh, and goes on if that
-// fails: a device that is gone would keep the machine from starting.
+// fails: a device that is gone would keep the machine from starting. It rewrites the devices in the
+// settings and the resolvers of pods in the tree. That verb is why this is longer than other helpers.
 package main
 
 import "unbounded/internal/stage"

@@ -10,7 +10,7 @@
 // looks once, at any time, and prints the report: exit status 0 is well, 78 that a retry cannot
 // help, otherwise 1. It takes no lock and needs no install record.
 //
-// It writes nothing.
+// It writes nothing. It is longer than other helpers because it is a command too.
 package main
 
 import (

@@ -6,7 +6,8 @@
 // kept in /var/lib/unbounded/oci, whence an attempt that was cut off goes on.
 // A tree that is there is checked against its inventory, and a program that is missing
 // or changed in it is put back by rename, also while the machine runs. Nothing else of
-// it is touched. It writes these three folders, and nothing else.
+// it is touched. When a program of a running service has become another one, the service is marked
+// in /run/unbounded/restart for the machine stage. It writes these folders, and nothing else.
 package main
 
 import (

@@ -4,6 +4,8 @@
 // the same layout, or a URL of one's own. A download is verified by the digest that the
 // configuration pins, or by the one that its project publishes beside it, before
 // anything of it is placed; a program that the image has already is not downloaded.
+//
+// The package is a little longer than others because it holds the public layout of five projects.
 package artifact
 
 import (

@@ -7,6 +7,9 @@
 // appears under its name only when its size and digest are right, and is synced.
 //
 // No error of this package shows the query or the user part of a URL.
+//
+// The package is longer than others because trying again, going on and verifying decide about each other:
+// requests (fetch.go), files (file.go), bounds of trying (retry.go), what may be spoken to (http.go).
 package fetch
 
 import (

@@ -4,6 +4,9 @@
 // of one at a URL. Manifests are verified against their digests, the platform is
 // chosen from an index, Docker's media types are taken as what they are in OCI.
 // Plain http is spoken only where fetch.PlainAllowed says so.
+//
+// The package is larger than others because it owns oras and the forms of images: references (reference.go),
+// indexes and manifests (manifest.go), and a file for each place that an image comes from.
 package oci
 
 import (

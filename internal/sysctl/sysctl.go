@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -71,9 +72,21 @@ func Read(root, key string) (string, error) {
 	return string(bytes.TrimSpace(data)), err
 }
 
-// Write sets key. It makes no file: a key that does not exist is fs.ErrNotExist.
+// Write sets key and reads it back: a namespace may take a value and keep another. It makes no file: a key
+// that does not exist is fs.ErrNotExist.
 func Write(root, key, value string) error {
-	file, err := os.OpenFile(Path(root, key), os.O_WRONLY|os.O_TRUNC, 0)
+	if err := write(Path(root, key), value); err != nil {
+		return fmt.Errorf("set %s = %s: %w", key, value, err)
+	}
+	now, err := Read(root, key)
+	if err == nil && now != value {
+		err = fmt.Errorf("set %s = %s: it still reads %s", key, value, now)
+	}
+	return err
+}
+
+func write(path, value string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return err
 	}

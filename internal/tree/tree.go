@@ -4,6 +4,8 @@
 // tree were the root (openat2, RESOLVE_IN_ROOT), so that no link, absolute or with
 // dots, leads out of it. Files appear by rename, so a running machine sees the old
 // one or the new one. Removing never crosses a mount.
+//
+// The package is a little longer than others because every way to touch a file needs its form that stays inside.
 package tree
 
 import (

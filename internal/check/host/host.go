@@ -2,6 +2,8 @@
 //
 // They look and change nothing. Whatever they look at is below Host.Root, so that a
 // test can give them a made-up host; what only a kernel can tell is a field.
+//
+// The package is longer than others because it has a sentence and a remedy for everything that may be in the way.
 package host
 
 import (
