@@ -38,13 +38,12 @@ type builder struct {
 }
 
 func newBuilder(env *stage.Env, slots slots) *builder {
-	b := &builder{
+	return &builder{
 		env: env, slots: slots, arch: runtime.GOARCH, reserve: reserve,
+		client:  fetch.Client{HTTP: fetch.NewHTTP(), Status: env.Log.Status},
 		dir:     paths.At(env.Root, paths.Tree(env.Slot)),
 		partial: paths.At(env.Root, paths.Partial(env.Slot)),
 	}
-	b.client = fetch.Client{HTTP: fetch.NewHTTP(), Status: env.Log.Status}
-	return b
 }
 
 // found is what the plan depends on.
