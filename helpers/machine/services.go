@@ -16,9 +16,6 @@ import (
 // services run in the machine, in the order in which they are started.
 var services = [...]string{"containerd", "kubelet"}
 
-// sockets are waited for after a service has started: what follows needs them.
-var sockets = map[string]string{"containerd": paths.ContainerdSocket}
-
 const (
 	serviceLimit = 90 * time.Second // of the start of one service
 )
@@ -146,8 +143,8 @@ func (m *machine) service(ctx context.Context, inner *systemd.Manager, service s
 			return err
 		}
 	}
-	if socket, ok := sockets[service]; ok {
-		if err := m.host.WaitSocket(limit, m.Slot, socket); err != nil {
+	if unit == paths.ContainerdUnit { // kubelet needs it
+		if err := m.host.WaitSocket(limit, m.Slot, paths.ContainerdSocket); err != nil {
 			return err
 		}
 	}

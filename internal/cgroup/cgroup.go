@@ -22,7 +22,8 @@ var mounts = [...]string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 // A group that is not there, and the empty name, are empty.
 func Populated(groups ...string) (bool, error) { return populated(mounts[:], groups) }
 
-// AwaitEmpty waits until no process is left in group or below.
+// AwaitEmpty waits until no process is left in group or below. It asks again and again: of a group that is
+// removed the kernel sends no event.
 func AwaitEmpty(ctx context.Context, group string) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

@@ -295,6 +295,7 @@ func TestImageWithUser(t *testing.T) {
 	}{
 		{"archive", "https://me:" + canary + "@images.test/node.tar", false},
 		{"registry", "me:" + canary + "@registry.test/node:v1", false},
+		{"upper case", "HTTPS://me:" + canary + "@images.test/node.tar", false},
 		{"digest", "registry.test/node@sha256:" + strings.Repeat("0", 64), true},
 		{"path with @", "https://images.test/a@b/node.tar", true},
 	} {

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"unbounded/internal/document"
@@ -169,7 +170,7 @@ func syntaxError(data []byte) string {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return "it is empty"
 	}
-	syntax, ok := err.(*json.SyntaxError) //nolint:errorlint // Unmarshal returns it bare
+	syntax, ok := errors.AsType[*json.SyntaxError](err)
 	if !ok {
 		return "it cannot be read"
 	}

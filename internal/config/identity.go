@@ -72,6 +72,9 @@ func trimVersion(version string) string {
 
 func (f *File) image(host Host, problems *Problems) string {
 	image := strings.TrimSpace(f.OCIImage)
+	if scheme, rest, ok := strings.Cut(image, "://"); ok {
+		image = strings.ToLower(scheme) + "://" + rest // what hides the query of a URL knows one spelling
+	}
 	switch {
 	case image == "":
 		return host.defaultImage()

@@ -131,7 +131,7 @@ func (c *Client) do(ctx context.Context, method, address string, header http.Hea
 	}
 	body := resp.Body
 	resp.Body = &watched{Reader: body, ctx: ctx, touch: func() { timer.Reset(stall) }}
-	return resp, func() { end(); _ = body.Close() }, nil //nolint:bodyclose // closed by stop
+	return resp, func() { end(); _ = body.Close() }, nil
 }
 
 // cause prefers the reason of our own cancel over what the transport makes of it.

@@ -526,6 +526,7 @@ func TestRedact(t *testing.T) {
 	for text, want := range map[string]string{
 		`Get "https://h/p?sig=SECRET&x=1": EOF`:  `Get "https://h/p?[redacted]": EOF`,
 		"https://user:SECRET@h/p":                "https://h/p",
+		"HTTPS://user:SECRET@h/p?SECRET":         "HTTPS://h/p?[redacted]",
 		"https://SECRET@h:80/p?SECRET, and more": "https://h:80/p?[redacted] and more",
 		"no url":                                 "no url",
 		"http://h/p":                             "http://h/p",

@@ -100,7 +100,7 @@ func CheckURL(u *url.URL) error {
 }
 
 // secrets finds what an URL may hide: a user, and the query of a signed URL.
-var secrets = regexp.MustCompile(`(https?://)([^\s"'/?#@]*@)?([^\s"'?#]*)(\?[^\s"'#]*)?`)
+var secrets = regexp.MustCompile(`(?i)(https?://)([^\s"'/?#@]*@)?([^\s"'?#]*)(\?[^\s"'#]*)?`)
 
 // Redact returns text with the user part and the query of every URL in it taken out.
 func Redact(text string) string {

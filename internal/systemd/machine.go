@@ -45,7 +45,8 @@ func (m *Manager) Inner(ctx context.Context, slot string) (*Manager, error) {
 	})
 }
 
-// WaitSocket waits until something accepts on the unix socket at path inside the machine in slot.
+// WaitSocket waits until something accepts on the unix socket at path inside the machine in slot. It has to try:
+// that somebody listens is no event.
 func (m *Manager) WaitSocket(ctx context.Context, slot, path string) error {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
