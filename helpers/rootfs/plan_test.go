@@ -95,7 +95,7 @@ func TestInTheWay(t *testing.T) {
 			return errors.Join(os.Mkdir(h.tree(), 0o755), unix.Mount("tmpfs", h.tree(), "tmpfs", 0, "size=1m"))
 		}, fakeSlots{}, exit.Refused},
 		{"running, gone", "stop the machine", func(*host) error { return nil }, fakeSlots{runs: true}, exit.Failed},
-		{"cannot tell", "ask whether kube1 runs: bus is away", func(*host) error { return nil }, fakeSlots{err: errors.New("bus is away")}, exit.Failed},
+		{"cannot tell", "bus is away", func(*host) error { return nil }, fakeSlots{err: errors.New("bus is away")}, exit.Failed},
 		{"inventory of another release", "schemaVersion 7", func(h *host) error {
 			path := filepath.Join(h.tree(), inventory.Path)
 			return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(`{"schemaVersion":7}`), 0o600))

@@ -129,7 +129,7 @@ func (b *builder) converge(ctx context.Context) error {
 // look asks PID 1 first: a tree that runs can be renamed away without anybody noticing.
 func (b *builder) look(ctx context.Context) (f found, err error) {
 	if f.runs, err = b.slots.SlotRuns(ctx, b.env.Slot); err != nil {
-		return f, fmt.Errorf("ask whether %s runs: %w", b.env.Slot, err)
+		return f, err
 	}
 	if f.state, err = tree.Inspect(b.dir); err != nil || f.state != tree.Filled {
 		return f, err

@@ -119,7 +119,7 @@ func TestAdmissionTable(t *testing.T) {
 		{name: "no record, applied config", files: map[string]string{paths.Applied("kube2"): ""}, want: exit.Refused, says: []string{paths.Applied("kube2")}},
 		{name: "no record, daemon unit", files: map[string]string{paths.SystemdDir + "/" + paths.DaemonUnit: ""}, want: exit.Refused, says: []string{paths.DaemonUnit}},
 		{name: "no record, recovery unit", files: map[string]string{paths.SystemdDir + "/" + paths.RecoveryUnit: ""}, want: exit.Refused, says: []string{paths.RecoveryUnit}},
-		{name: "no record, cannot be inspected", slots: fakeSlots{err: errors.New("machined is masked")}, want: exit.Failed, says: []string{"machined is masked", "kube1"}},
+		{name: "no record, cannot be inspected", slots: fakeSlots{err: errors.New("machine kube1: machined is masked")}, want: exit.Failed, says: []string{"machined is masked", "kube1"}},
 		{name: "record is rubbish", files: map[string]string{paths.Record: "{"}, want: exit.Refused, says: []string{paths.Record, "reset"}},
 		{name: "record is empty", files: map[string]string{paths.Record: ""}, want: exit.Refused, says: []string{paths.Record, "reset"}},
 		{name: "record is newer", files: map[string]string{paths.Record: strings.Replace(installing, `"schemaVersion": 1`, `"schemaVersion": 2`, 1)}, want: exit.Refused, says: []string{"schemaVersion is 2", "reset"}},

@@ -3,7 +3,6 @@ package admission
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -13,7 +12,7 @@ import (
 
 // Slots answers what runs. PID 1 is the authority, machined only confirms.
 type Slots interface {
-	// SlotRuns asks PID 1. An error means that it cannot be told.
+	// SlotRuns asks PID 1. An error, which names the slot, means that it cannot be told.
 	SlotRuns(ctx context.Context, slot string) (bool, error)
 	// Registered asks machined. A host without systemd-container has none registered; any other error
 	// than that means that it cannot be told.
@@ -52,11 +51,11 @@ func inspectSlot(ctx context.Context, root, slot string, slots Slots) ([]string,
 	var found []string
 	runs, err := slots.SlotRuns(ctx, slot)
 	if err != nil {
-		return nil, fmt.Errorf("ask systemd whether machine %s runs: %w", slot, err)
+		return nil, err
 	}
 	registered, err := slots.Registered(ctx, slot)
 	if err != nil {
-		return nil, fmt.Errorf("ask systemd-machined for machine %s: %w", slot, err)
+		return nil, err
 	}
 	if runs || registered {
 		found = append(found, "running machine "+slot)

@@ -39,10 +39,7 @@ func (r *Root) Readlink(name string) (string, error) {
 
 // Symlink makes name a link to target, whatever file or link was there. Missing folders are made.
 func (r *Root) Symlink(target, name string) error {
-	if err := r.MkdirAll(path.Dir(local(name))); err != nil {
-		return err
-	}
-	dir, base, err := r.parent(name)
+	dir, base, err := r.makeParent(name)
 	if err != nil {
 		return err
 	}

@@ -74,6 +74,14 @@ func (r *Root) parent(name string) (dir *os.File, base string, err error) {
 	return dir, path.Base(local(name)), err
 }
 
+// makeParent is parent for a file that is to be made: missing folders are too.
+func (r *Root) makeParent(name string) (dir *os.File, base string, err error) {
+	if err := r.MkdirAll(path.Dir(local(name))); err != nil {
+		return nil, "", err
+	}
+	return r.parent(name)
+}
+
 // Lstat looks at name without following a link there.
 func (r *Root) Lstat(name string) (fs.FileInfo, error) {
 	file, err := r.open(name, unix.O_PATH|unix.O_NOFOLLOW)
@@ -198,10 +206,7 @@ func (r *Root) Write(name string, data []byte, mode fs.FileMode) (changed bool, 
 // Place makes name a regular file with what fill writes, mode, owned by root: beside,
 // synced, renamed. When fill fails nothing has changed.
 func (r *Root) Place(name string, mode fs.FileMode, fill func(io.Writer) error) (err error) {
-	if err := r.MkdirAll(path.Dir(local(name))); err != nil {
-		return err
-	}
-	dir, base, err := r.parent(name)
+	dir, base, err := r.makeParent(name)
 	if err != nil {
 		return err
 	}
