@@ -133,7 +133,7 @@ table inet filter {
 		limit name "slow" drop
 		tcp dport 21 ct helper set "ftp"
 		ip protocol tcp ct timeout set "short"
-		meta l4proto { icmp, ipv6-icmp } limit rate 5/second burst 5 packets accept
+		meta l4proto { 1, 58 } limit rate 5/second burst 5 packets accept
 		meta mark set iifname map @marks
 		counter name tcp dport map @counters
 		ip saddr . ip protocol . th dport @pairs accept
