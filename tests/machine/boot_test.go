@@ -16,6 +16,7 @@ import (
 // stub is a stage that does what the file of its name in /tmp says, and else succeeds.
 const stub = `[Unit]
 %s
+StartLimitIntervalSec=0
 [Service]
 Type=oneshot
 TimeoutStartSec=3
@@ -148,7 +149,11 @@ func TestFailed(t *testing.T) {
 		t.Run("silent for what was stopped", func(t *testing.T) {
 			h.MustRun(t, "rm -f "+paths.LastFailure)
 			does(t, h, "unbounded-rootfs@kube1", "trap 'exit 1' TERM; sleep 60 & wait")
-			h.MustRun(t, "systemctl start --no-block "+paths.Target+"; sleep 0.5; systemctl stop unbounded-rootfs@kube1.service; sleep 0.5")
+			const is = "test $(systemctl show -P ActiveState unbounded-rootfs@kube1.service) "
+			h.MustRun(t, "systemctl start --no-block "+paths.Target)
+			h.Await(t, 10*time.Second, is+"= activating")
+			h.MustRun(t, "systemctl stop unbounded-rootfs@kube1.service")
+			h.Await(t, 10*time.Second, "! systemctl list-jobs | grep -q unbounded-")
 			h.MustRun(t, "systemctl start "+paths.FailedUnit+"; test ! -e "+paths.LastFailure)
 		})
 		t.Run("silent for reset", func(t *testing.T) {
