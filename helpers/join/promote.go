@@ -77,11 +77,8 @@ func activate(env *stage.Env) error {
 		env.Log.Changed(marker, "renamed from active."+slot)
 		return nil
 	}
-	if err := durable.SweepFor(marker); err != nil {
-		return err
-	}
 	// Commit point.
-	changed, err := durable.Write(marker, nil, 0o600)
+	changed, err := durable.Mark(marker)
 	if changed {
 		env.Log.Changed(marker, "written")
 	}

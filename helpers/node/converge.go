@@ -85,8 +85,12 @@ func (n *node) writeHost(files []hostFile) error {
 		return err
 	}
 	for _, f := range files {
+		path := paths.At(n.Root, f.path)
+		if err := durable.SweepFor(path); err != nil {
+			return err
+		}
 		err := n.step(func() error {
-			changed, err := durable.Write(paths.At(n.Root, f.path), []byte(f.content), 0o644)
+			changed, err := durable.Write(path, []byte(f.content), 0o644)
 			if changed && err == nil {
 				n.Log.Changed(f.path, "written; it is read when the machine starts")
 			}

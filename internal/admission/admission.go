@@ -44,7 +44,7 @@ func Admit(ctx context.Context, request Request) (record.Record, error) {
 		return r, err
 	}
 	if r.Phase == record.Complete {
-		_, err = durable.Write(paths.At(request.Root, paths.Complete), nil, 0o600)
+		_, err = durable.Mark(paths.At(request.Root, paths.Complete))
 		return r, err
 	}
 	// A marker over an unfinished installation would skip the stages that finish it.
@@ -193,6 +193,6 @@ func Finish(ctx context.Context, root string) (record.Record, error) {
 	if err != nil {
 		return r, record.Refuse(err)
 	}
-	_, err = durable.Write(paths.At(root, paths.Complete), nil, 0o600)
+	_, err = durable.Mark(paths.At(root, paths.Complete))
 	return r, err
 }

@@ -54,6 +54,30 @@ func Replace(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
+// Mark makes path an empty file with mode 0600 and says whether it changed anything. Unlike Write it needs
+// no temporary file, which a kill would leave: an empty file is whole as soon as it is there.
+func Mark(path string) (changed bool, err error) {
+	same, err := holds(path, nil, 0o600)
+	if err != nil || same {
+		return false, err
+	}
+	if err := MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return false, err
+	}
+	// Commit point.
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) { // something else, or another stage was faster
+		return Write(path, nil, 0o600)
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := errors.Join(file.Sync(), file.Close()); err != nil {
+		return true, fmt.Errorf("write %s: %w", path, err)
+	}
+	return true, SyncDir(filepath.Dir(path))
+}
+
 func holds(path string, data []byte, mode fs.FileMode) (bool, error) {
 	info, err := os.Lstat(path)
 	switch {

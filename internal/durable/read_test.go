@@ -44,3 +44,23 @@ func TestRead(t *testing.T) {
 		})
 	}
 }
+
+func TestMark(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state", "mark")
+	for _, want := range []bool{true, false} {
+		if changed, err := Mark(path); changed != want || err != nil {
+			t.Errorf("Mark() = %t, %v, want %t", changed, err, want)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != 0o600 || info.Size() != 0 {
+		t.Errorf("%v, %v, want an empty file with mode 0600", info, err)
+	}
+	if err := os.WriteFile(path, []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := Mark(path); !changed || err != nil {
+		t.Errorf("Mark() over another file = %t, %v, want true", changed, err)
+	}
+}

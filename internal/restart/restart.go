@@ -32,7 +32,7 @@ func Of(root, slot, service string) Mark {
 
 // Set marks the service. A mark that is there already is left alone.
 func (m Mark) Set() error {
-	if _, err := durable.Write(m.mark, nil, 0o600); err != nil {
+	if _, err := durable.Mark(m.mark); err != nil {
 		return fmt.Errorf("mark for restart: %w", err)
 	}
 	return nil
