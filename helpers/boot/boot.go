@@ -53,6 +53,7 @@ func (b *boot) run(ctx context.Context) error {
 			break
 		}
 		if unit := refused(got); unit != "" {
+			b.log.Status("attempt %d: %s was refused, and a retry cannot help", failures+1, unit)
 			return exit.As(exit.Refused, fmt.Errorf("%s was refused, and a retry cannot help: see `journalctl -b -u %s`", unit, unit))
 		}
 		wait := backoff(failures, b.random())

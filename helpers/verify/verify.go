@@ -139,7 +139,7 @@ func (v *verification) machine(ctx context.Context, slot string) {
 			v.find("%s is not enabled (%q): it would not start at boot", paths.MachineUnit(slot), unit.UnitFileState)
 		}
 		if other == slot && err == nil && unit.ActiveState != "active" {
-			v.find("%s is %s, want active", paths.MachineUnit(slot), unit.ActiveState)
+			v.find("%s is %s, want active: see `journalctl -b -u %s`", paths.MachineUnit(slot), unit.ActiveState, paths.MachineUnit(slot))
 			return
 		}
 	}
@@ -154,7 +154,7 @@ func (v *verification) machine(ctx context.Context, slot string) {
 		if err != nil {
 			v.find("%v", err)
 		} else if unit.ActiveState != "active" {
-			v.find("%s in %s is %s, want active", name, slot, unit.ActiveState)
+			v.find("%s in %s is %s, want active: see `journalctl -M %s -u %s`", name, slot, unit.ActiveState, slot, name)
 		}
 	}
 }
