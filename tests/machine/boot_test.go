@@ -71,7 +71,9 @@ func TestBoot(t *testing.T) {
 		})
 		t.Run("stopped in the middle of an attempt", func(t *testing.T) {
 			does(t, h, "unbounded-admit", "sleep 2")
-			h.MustRun(t, "systemctl start "+paths.BootUnit+" && sleep 0.3 && systemctl stop "+paths.BootUnit+" "+paths.Target)
+			h.MustRun(t, "systemctl start "+paths.BootUnit)
+			h.Await(t, 10*time.Second, "test $(systemctl show -P ActiveState "+paths.AdmitUnit+") = activating")
+			h.MustRun(t, "systemctl stop "+paths.BootUnit+" "+paths.Target)
 			if got := h.MustRun(t, "systemctl show -P ActiveState "+paths.BootUnit+"; systemctl show -P Result "+paths.BootUnit); strings.Join(strings.Fields(got), " ") != "inactive success" {
 				t.Errorf("after a stop: %q", got)
 			}

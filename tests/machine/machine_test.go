@@ -266,7 +266,8 @@ func TestMachine(t *testing.T) {
 			before := pids(t)
 			h.MustRun(t, "systemctl -M kube1 stop kubelet")
 			converge(t)
-			h.MustRun(t, "systemctl -M kube1 kill -s KILL kubelet; sleep 0.2; systemctl -M kube1 is-failed kubelet")
+			h.MustRun(t, "systemctl -M kube1 kill -s KILL kubelet")
+			h.Await(t, 10*time.Second, "systemctl -M kube1 is-failed kubelet")
 			converge(t)
 			if after := pids(t); before[2] != after[2] || before[3] == after[3] {
 				t.Errorf("processes %v, then %v, want another kubelet only", before, after)
@@ -290,7 +291,8 @@ func TestMachine(t *testing.T) {
 					t.Errorf("leader %s, want another than before", after[1])
 				}
 			}
-			h.MustRun(t, "kill -KILL $(systemctl show -P MainPID systemd-nspawn@kube1); sleep 2")
+			h.MustRun(t, "kill -KILL $(systemctl show -P MainPID systemd-nspawn@kube1)")
+			h.Await(t, 10*time.Second, "test $(systemctl show -P SubState systemd-nspawn@kube1) = auto-restart")
 			converge(t)
 			state(t, h)
 		})

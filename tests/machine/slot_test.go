@@ -143,7 +143,7 @@ func TestInsideSlot(t *testing.T) {
 	})
 	t.Run("killed, waits for its restart", func(t *testing.T) {
 		start(t)
-		run(t, "kill -KILL $(systemctl show -P MainPID "+nspawnUnit+"); sleep 0.3")
+		run(t, "kill -KILL $(systemctl show -P MainPID "+nspawnUnit+"); timeout 10 sh -c 'until test $(systemctl show -P SubState "+nspawnUnit+") = auto-restart; do sleep 0.02; done'")
 		runs(t, true)
 		stop(t)
 		if err := cgroup.AwaitEmpty(within(t, 5*time.Second), "/machine.slice/"+nspawnUnit); err != nil {
