@@ -34,7 +34,7 @@ func run(ctx context.Context, root string, log *journal.Log) error {
 		return nil
 	}
 	cause := fmt.Errorf("%s %s; see `journalctl -b -u %s`", end.unit, why, end.unit)
-	log.With(journal.FieldStage, program(end.unit)).With(journal.FieldInstall, owner.InstallID).Error(journal.Failed, cause)
+	log.With(journal.FieldUnit, end.unit).With(journal.FieldStage, program(end.unit)).With(journal.FieldInstall, owner.InstallID).Error(journal.Failed, cause)
 	return failure.Write(root, failure.Failure{
 		Stage: program(end.unit), Unit: end.unit, Cause: cause.Error(), Status: status(end.Properties),
 		Time: end.EndedAt, InvocationID: end.InvocationID, InstallID: owner.InstallID,

@@ -23,6 +23,10 @@ const (
 	FieldMachine  = "UNBOUNDED_MACHINE"
 	FieldChanged  = "UNBOUNDED_CHANGED"
 	FieldDuration = "UNBOUNDED_DURATION_USEC"
+
+	// FieldUnit is the unit that an event is about: journalctl -u finds it by that too. The journal's own
+	// field is missing when the program has ended before journald looks at it, as after its error line.
+	FieldUnit = "OBJECT_SYSTEMD_UNIT"
 )
 
 // Log writes events that carry the fields given to With. The zero value is not useful; see New.

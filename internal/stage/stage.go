@@ -68,7 +68,8 @@ func MainComplete(name string, verify Func) {
 // MainVerbs runs a helper that has verbs of its own and ends the process.
 func MainVerbs(name string, verbs map[string]Verb) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	program := Program{Name: name, Verbs: verbs, Root: "/", Log: journal.New(name)}
+	log := journal.New(name).With(journal.FieldUnit, proc.Unit("/proc", os.Getpid()))
+	program := Program{Name: name, Verbs: verbs, Root: "/", Log: log}
 	status := program.Run(ctx, os.Args[1:])
 	stop()
 	os.Exit(int(status))
