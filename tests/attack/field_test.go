@@ -51,6 +51,9 @@ func fails(t *testing.T, g *ground.Ground, want wrong) {
 	if len(ours) != 1 || ours[0] != f.Cause {
 		t.Errorf("error lines %q, want one, %q", ours, f.Cause)
 	}
+	if unit := g.MustRun(t, "journalctl -b -o cat -u "+want.unit+" --since @"+since); !strings.Contains(unit, f.Cause) {
+		t.Errorf("journalctl -u %s does not show %q:\n%s", want.unit, f.Cause, unit)
+	}
 	if f.Unit != want.unit || f.Status != want.status {
 		t.Errorf("last failure is %s with %d, want %s with %d: %s", f.Unit, f.Status, want.unit, want.status, f.Cause)
 	}
