@@ -53,7 +53,7 @@ func TestKilled(t *testing.T) {
 	g := ground.Boot(t, ground.Options{})
 	for _, unit := range order() {
 		for range 2 {
-			killed(t, g, unit, 1+rand.N(max(1, count[unit]*2/3)))
+			killed(t, g, unit, 1+rand.N(max(1, count[unit]/3)))
 		}
 		if unit == paths.RootfsUnit("kube1") || unit == paths.MachineStageUnit("kube1") {
 			g.MustRun(t, "systemctl start --no-block "+paths.Target)
