@@ -33,7 +33,29 @@ const limit = 15 * time.Second
 // Client speaks to one API server with one credential.
 type Client struct {
 	Server string
-	rest   *rest.RESTClient
+	// Machine is the machine-id that a Node must report to count; empty: any. It tells the Node of
+	// this installation from one that an earlier machine of the same name left behind.
+	Machine string
+	rest    *rest.RESTClient
+}
+
+// report is what is read of a Node.
+type report struct {
+	Status struct {
+		NodeInfo struct {
+			MachineID string `json:"machineID"`
+		} `json:"nodeInfo"`
+	} `json:"status"`
+}
+
+// counts tells whether the Node in data is the one that is waited for.
+func (c *Client) counts(data []byte) (bool, error) {
+	if c.Machine == "" {
+		return true, nil
+	}
+	var n report
+	err := json.Unmarshal(data, &n)
+	return n.Status.NodeInfo.MachineID == c.Machine, err
 }
 
 // ErrForeignCredential is in the chain when a kubeconfig's credential comes from a program, or from a file
@@ -107,7 +129,7 @@ func open(config *rest.Config, program string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of %s: %w", config.Host, err)
 	}
-	return &Client{config.Host, client}, nil
+	return &Client{Server: config.Host, rest: client}, nil
 }
 
 // nodes and requests are where the API has them.
@@ -116,21 +138,25 @@ const (
 	requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 )
 
-// HasNode tells whether the Node name exists.
+// HasNode tells whether the Node name exists, and is that of Machine.
 func (c *Client) HasNode(ctx context.Context, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := c.rest.Get().AbsPath(nodes, name).Do(ctx).Error()
+	data, err := c.rest.Get().AbsPath(nodes, name).Do(ctx).Raw()
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("get node %s: %w", name, c.kind(err))
 	}
-	return true, nil
+	counts, err := c.counts(data)
+	if err != nil {
+		return false, fmt.Errorf("get node %s: %w", name, c.kind(err))
+	}
+	return counts, nil
 }
 
-// AwaitNode returns when the Node name exists. The error is the context's, or that of a watch which
+// AwaitNode returns when the Node name exists, and is that of Machine. The error is the context's, or that of a watch which
 // could not begin or broke off; servers close one every few minutes. A kubelet may watch its own Node only.
 func (c *Client) AwaitNode(ctx context.Context, name string) error {
 	events, err := c.rest.Get().AbsPath(nodes).Param("watch", "true").Param("fieldSelector", "metadata.name="+name).Stream(ctx)
@@ -155,7 +181,10 @@ func (c *Client) AwaitNode(ctx context.Context, name string) error {
 				err = apierrors.FromObject(&status)
 			}
 		case err == nil && event.Type != "DELETED": // the first event of a Node that is there is ADDED
-			return nil
+			var counts bool
+			if counts, err = c.counts(event.Object); counts {
+				return nil
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("watch node %s: %w", name, c.kind(err))

@@ -88,6 +88,35 @@ func TestHasNode(t *testing.T) {
 	}
 }
 
+// A Node that an earlier installation left behind is not the node that is waited for.
+func TestNodeOfAnotherMachine(t *testing.T) {
+	of := func(machine string) string {
+		return `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n"},"status":{"nodeInfo":{"machineID":"` + machine + `"}}}`
+	}
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.FormValue("watch") == "" {
+			_, _ = io.WriteString(w, of("earlier"))
+			return
+		}
+		_, _ = io.WriteString(w, `{"type":"ADDED","object":`+of("earlier")+`}`+"\n"+`{"type":"MODIFIED","object":`+of("ours")+`}`+"\n")
+	})
+	for machine, want := range map[string]bool{"": true, "earlier": true, "ours": false} {
+		client.Machine = machine
+		if got, err := client.HasNode(t.Context(), "n"); got != want || err != nil {
+			t.Errorf("HasNode of machine %q = %v, %v, want %v", machine, got, err, want)
+		}
+	}
+	client.Machine = "ours"
+	if err := client.AwaitNode(t.Context(), "n"); err != nil {
+		t.Errorf("AwaitNode = %v, want the event in which the machine is ours", err)
+	}
+	client.Machine = "nobody's"
+	if err := client.AwaitNode(t.Context(), "n"); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("AwaitNode = %v, want the end of the watch", err)
+	}
+}
+
 func TestUnreachableAndUntrusted(t *testing.T) {
 	server := httptest.NewUnstartedServer(answer(404, "NotFound"))
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)

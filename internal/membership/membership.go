@@ -108,6 +108,12 @@ func (w *Wait) registered(ctx context.Context, own credential.Own) error {
 	if err != nil {
 		return fmt.Errorf("kubelet's own %w", err)
 	}
+	// A Node of this name may be an earlier installation's: kubelet reports the machine-id, which is each installation's own.
+	id, err := w.read(paths.MachineID)
+	if err != nil {
+		return fmt.Errorf("machine-id of %s: %w", w.slot, err)
+	}
+	client.Machine = strings.TrimSpace(string(id))
 	w.doctor.Own = client
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

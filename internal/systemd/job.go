@@ -199,10 +199,18 @@ func (h *holder) on(ctx context.Context, s *session) {
 	}
 }
 
+// releaseLimit is how long the end of a reference is waited for.
+const releaseLimit = 2 * time.Second
+
+// release waits for the answer, for a moment: godbus never answers a call without a reply when
+// the connection closes meanwhile.
 func (h *holder) release(ctx context.Context) {
-	if h.by != nil {
-		h.by.manager(context.WithoutCancel(ctx), dbus.FlagNoReplyExpected, "UnrefUnit", h.unit)
+	if h.by == nil {
+		return
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
+	defer cancel()
+	_ = h.by.manager(ctx, 0, "UnrefUnit", h.unit).Err // the reference ends with the connection, if not before
 }
 
 // manager calls a method of the manager that the library does not have.

@@ -56,6 +56,13 @@ type running struct {
 	Leader, Containerd, Kubelet, Ruleset, Applied string
 }
 
+// settled waits until kubelet has made the last of its chains: what it does of its own
+// accord after that, it does seldom.
+func settled(t *testing.T, g *ground.Ground) {
+	t.Helper()
+	g.Await(t, time.Minute, "nft list chain ip mangle KUBE-KUBELET-CANARY && nft list chain ip6 mangle KUBE-KUBELET-CANARY")
+}
+
 func observe(t *testing.T, g *ground.Ground) running {
 	t.Helper()
 	inner := func(unit string) string {
@@ -87,6 +94,7 @@ func TestBootstrap(t *testing.T) {
 		took := startTarget(t, g)
 		t.Logf("first start: %v; Ready %v later", took.Round(time.Millisecond), g.Cluster.AwaitReady(t, ground.NodeName, readyLimit).Round(time.Millisecond))
 
+		settled(t, g)
 		for _, step := range []struct {
 			name string
 			run  func(*testing.T, *ground.Ground)
@@ -254,6 +262,7 @@ func rebooted(t *testing.T, g *ground.Ground) {
 	g.Reboot(t)
 	g.Await(t, time.Minute, "machinectl show kube1 && systemctl -M kube1 is-active kubelet containerd")
 	g.Cluster.AwaitReady(t, ground.NodeName, readyLimit)
+	settled(t, g)
 	if got := observe(t, g).Applied; got != applied {
 		t.Errorf("applied configuration changed over a reboot")
 	}
