@@ -30,21 +30,13 @@ func Inspect(ctx context.Context, root string, slots Slots) ([]string, error) {
 		}
 		found = append(found, names...)
 	}
-	for _, path := range []string{
-		paths.SystemdDir + "/" + paths.DaemonUnit,
-		paths.SystemdDir + "/" + paths.RecoveryUnit,
-		paths.LegacyRoot + "/bin/unbounded-agent-daemon-recovery.sh",
-		paths.DefaultRoot + "/agent/bin/unbounded-agent-daemon-recovery.sh",
-	} {
-		there, err := exists(paths.At(root, path))
-		if err != nil {
-			return nil, err
-		}
-		if there {
-			found = append(found, path)
-		}
-	}
-	return found, nil
+	names, err := there(root,
+		paths.SystemdDir+"/"+paths.DaemonUnit,
+		paths.SystemdDir+"/"+paths.RecoveryUnit,
+		paths.LegacyRoot+"/bin/unbounded-agent-daemon-recovery.sh",
+		paths.DefaultRoot+"/agent/bin/unbounded-agent-daemon-recovery.sh",
+	)
+	return append(found, names...), err
 }
 
 func inspectSlot(ctx context.Context, root, slot string, slots Slots) ([]string, error) {
@@ -60,26 +52,22 @@ func inspectSlot(ctx context.Context, root, slot string, slots Slots) ([]string,
 	if runs || registered {
 		found = append(found, "running machine "+slot)
 	}
-	for _, path := range []string{
-		paths.Tree(slot), paths.Nspawn(slot), paths.DropIn(slot), paths.Applied(slot), paths.BPF + "/" + slot,
-	} {
-		there, err := exists(paths.At(root, path))
-		if err != nil {
-			return nil, err
-		}
-		if there {
+	names, err := there(root, paths.Tree(slot), paths.Nspawn(slot), paths.DropIn(slot), paths.Applied(slot), paths.BPF+"/"+slot)
+	return append(found, names...), err
+}
+
+// there are those of the host's paths that exist, links that lead nowhere included.
+func there(root string, all ...string) ([]string, error) {
+	var found []string
+	for _, path := range all {
+		switch _, err := os.Lstat(paths.At(root, path)); {
+		case err == nil:
 			found = append(found, path)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, err
 		}
 	}
 	return found, nil
-}
-
-func exists(path string) (bool, error) {
-	_, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 // machineID is the host's machine-id and whether it is persistent. While the file is a
