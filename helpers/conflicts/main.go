@@ -14,4 +14,4 @@ package main
 
 import "unbounded/internal/stage"
 
-func main() { stage.Main("unbounded-conflicts", converge) }
+func main() { stage.Main("unbounded-conflicts", converge, nil) }

@@ -14,4 +14,4 @@ package main
 
 import "unbounded/internal/stage"
 
-func main() { stage.Main("unbounded-kernel", converge) }
+func main() { stage.Main("unbounded-kernel", converge, nil) }

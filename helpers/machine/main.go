@@ -14,4 +14,4 @@ package main
 
 import "unbounded/internal/stage"
 
-func main() { stage.Main("unbounded-machine", converge) }
+func main() { stage.Main("unbounded-machine", converge, nil) }

@@ -13,4 +13,4 @@ package main
 
 import "unbounded/internal/stage"
 
-func main() { stage.Main("unbounded-nftables", converge) }
+func main() { stage.Main("unbounded-nftables", converge, nil) }

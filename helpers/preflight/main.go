@@ -28,5 +28,5 @@ func main() {
 	if err != nil {
 		patience = 2 * time.Minute
 	}
-	stage.Main("unbounded-preflight", stageCheck(patience))
+	stage.Main("unbounded-preflight", stageCheck(patience), nil)
 }

@@ -9,4 +9,4 @@ package main
 
 import "unbounded/internal/stage"
 
-func main() { stage.Main("unbounded-prerequisites", converge) }
+func main() { stage.Main("unbounded-prerequisites", converge, nil) }

@@ -20,7 +20,7 @@ import (
 
 func main() {
 	unpack.Child() // returns, unless this process was started to unpack
-	stage.Main("unbounded-rootfs", converge)
+	stage.Main("unbounded-rootfs", converge, nil)
 }
 
 func converge(ctx context.Context, env *stage.Env) error {

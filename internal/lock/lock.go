@@ -1,10 +1,11 @@
 // Package lock is the lifecycle lock: shared for the stages of a bootstrap, exclusive for reset and the daemon.
 //
-// It is never waited for here: a lock that somebody else holds is a *HeldError that
-// names the holder. The file is never deleted; a leftover file is not a held lock.
+// Take never waits: a lock that somebody else holds is a *HeldError that names the
+// holder. Wait does, for a bounded time. The file is never deleted; a leftover file is not a held lock.
 package lock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/gofrs/flock"
 
@@ -86,6 +88,32 @@ func Take(root string, mode Mode) (*Lock, error) {
 		return nil, errors.Join(&HeldError{path, Holders(paths.At(root, "/proc"), path)}, file.Close())
 	}
 	return &Lock{file}, nil
+}
+
+// Wait is Take that tries until limit has passed, or ctx ends. Each time that the lock is held by others than
+// before, waiting is told of them. The error at the end is the last *HeldError.
+func Wait(ctx context.Context, root string, mode Mode, limit time.Duration, waiting func(*HeldError)) (*Lock, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond) // flock(2) has no event for a lock that becomes free
+	defer tick.Stop()
+	last := ""
+	for {
+		held, err := Take(root, mode)
+		var other *HeldError
+		if err == nil || !errors.As(err, &other) {
+			return held, err
+		}
+		if now := other.Error(); now != last {
+			last = now
+			waiting(other)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-tick.C:
+		}
+	}
 }
 
 // Release lets go. The file stays.

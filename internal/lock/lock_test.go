@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"unbounded/internal/paths"
 )
@@ -89,5 +90,32 @@ func TestHeldErrorNamesHolder(t *testing.T) {
 	var held *HeldError
 	if _, err := Take(root, Shared); !errors.As(err, &held) {
 		t.Errorf("Take() = %v, want a HeldError", err)
+	}
+}
+
+func TestWait(t *testing.T) {
+	root := t.TempDir()
+	held, err := Take(root, Shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := 0
+	_, err = Wait(t.Context(), root, Exclusive, 70*time.Millisecond, func(*HeldError) { told++ })
+	var other *HeldError
+	if !errors.As(err, &other) || told != 1 {
+		t.Fatalf("Wait() for a held lock = %v, told %d times, want a HeldError, told once", err, told)
+	}
+	timer := time.AfterFunc(50*time.Millisecond, func() {
+		if err := held.Release(); err != nil {
+			t.Error(err)
+		}
+	})
+	defer timer.Stop()
+	got, err := Wait(t.Context(), root, Exclusive, time.Minute, func(*HeldError) {})
+	if err != nil {
+		t.Fatalf("Wait() for a lock that becomes free = %v", err)
+	}
+	if err := got.Release(); err != nil {
+		t.Error(err)
 	}
 }

@@ -52,12 +52,26 @@ const (
 	NftablesUnit      = "unbounded-nftables.service"
 	CompleteUnit      = "unbounded-complete.service"
 	VerifyUnit        = "unbounded-verify.service"
+	NetworkUnit       = "unbounded-network.service"
 	FailedUnit        = "unbounded-failed.service"
 	BootUnit          = "unbounded-boot.service"
 	Target            = "unbounded-bootstrap.target"
 	ResetTarget       = "unbounded-reset.target"
 	DaemonUnit        = "unbounded-agent-daemon.service"
 	RecoveryUnit      = "unbounded-agent-daemon-recovery.service"
+)
+
+// Units of a reset, in the order in which they run.
+const (
+	ResetBeginUnit    = "unbounded-reset-begin.service"
+	ResetDaemonUnit   = "unbounded-reset-daemon.service"
+	ResetMachinesUnit = "unbounded-reset-machines.service"
+	ResetNetworkUnit  = "unbounded-reset-network.service"
+	ResetNspawnUnit   = "unbounded-reset-nspawn.service"
+	ResetTreesUnit    = "unbounded-reset-trees.service"
+	ResetHostUnit     = "unbounded-reset-host.service"
+	ResetStateUnit    = "unbounded-reset-state.service"
+	ResetReleaseUnit  = "unbounded-reset-release.service"
 )
 
 // What is not ours: the host's, and in the machine the units of a node.
@@ -97,6 +111,14 @@ func StageUnits(slot string) []string {
 	return []string{
 		AdmitUnit, PreflightUnit, PrerequisitesUnit, KernelUnit, ConflictsUnit, NftablesUnit,
 		RootfsUnit(slot), NodeUnit(slot), MachineStageUnit(slot), JoinUnit(slot), CompleteUnit, VerifyUnit,
+	}
+}
+
+// ResetUnits are all stages of a reset, in the order in which they run.
+func ResetUnits() []string {
+	return []string{
+		ResetBeginUnit, ResetDaemonUnit, ResetMachinesUnit, ResetNetworkUnit, ResetNspawnUnit,
+		ResetTreesUnit, ResetHostUnit, ResetStateUnit, ResetReleaseUnit,
 	}
 }
 

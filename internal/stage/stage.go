@@ -47,7 +47,13 @@ const (
 	Completed
 	// LockOnly: the verb looks at the record itself (admission, completion).
 	LockOnly
+	// Resetting: the phase is resetting, and the lock is held exclusively. It is waited for: a stage of
+	// a start that comes in between holds it while it refuses, the daemon until it has let go. Config is nil.
+	Resetting
 )
+
+// patience is how long a verb of reset waits for the lock.
+const patience = 30 * time.Second
 
 // Verb is one thing a program can be told to do.
 type Verb struct {
@@ -55,9 +61,14 @@ type Verb struct {
 	Do    Func
 }
 
-// Main runs a helper with the one verb converge and ends the process.
-func Main(name string, converge Func) {
-	MainVerbs(name, map[string]Verb{"converge": {Installing, converge}})
+// Main runs a helper with the verbs converge and remove and ends the process. A helper that leaves nothing
+// on the host has a nil remove, and no such verb.
+func Main(name string, converge, remove Func) {
+	verbs := map[string]Verb{"converge": {Installing, converge}}
+	if remove != nil {
+		verbs["remove"] = Verb{Resetting, remove}
+	}
+	MainVerbs(name, verbs)
 }
 
 // MainComplete runs a helper for complete hosts, with the one verb verify, and ends the process.
@@ -118,9 +129,10 @@ func (p *Program) parse(args []string, env *Env) (Verb, error) {
 	return verb, nil
 }
 
-// locked runs the verb with the lifecycle lock held shared: stages run side by side, reset and the daemon keep out.
+// locked runs the verb with the lifecycle lock held: shared, stages run side by side and reset and
+// the daemon keep out; exclusive for a stage of reset.
 func (p *Program) locked(ctx context.Context, verb Verb, env *Env) (err error) {
-	held, err := lock.Take(p.Root, lock.Shared)
+	held, err := p.take(ctx, verb)
 	if err != nil {
 		var other *lock.HeldError
 		switch {
@@ -140,6 +152,15 @@ func (p *Program) locked(ctx context.Context, verb Verb, env *Env) (err error) {
 	return verb.Do(ctx, env)
 }
 
+func (p *Program) take(ctx context.Context, verb Verb) (*lock.Lock, error) {
+	if verb.Needs != Resetting {
+		return lock.Take(p.Root, lock.Shared)
+	}
+	return lock.Wait(ctx, p.Root, lock.Exclusive, patience, func(other *lock.HeldError) {
+		p.Log.Status("waiting for the lock: %v", other)
+	})
+}
+
 // prepare reads record and configuration and says whether there is anything to do.
 func (p *Program) prepare(verb Verb, env *Env) (bool, error) {
 	if verb.Needs == LockOnly {
@@ -147,11 +168,15 @@ func (p *Program) prepare(verb Verb, env *Env) (bool, error) {
 	}
 	r, err := record.Open(p.Root).Load()
 	if err != nil {
-		return false, refuseRecord(err)
+		return false, refuseRecord(verb, err)
 	}
 	env.Record = r
 	env.Log = env.Log.With(journal.FieldInstall, r.InstallID)
 	switch {
+	case verb.Needs == Resetting && r.Phase != record.Resetting:
+		return false, exit.As(exit.Refused, fmt.Errorf("no reset of this host has begun: start %s, not its stages", paths.ResetTarget))
+	case verb.Needs == Resetting:
+		return true, nil
 	case r.Phase == record.Resetting:
 		return false, record.RefuseResetting()
 	case verb.Needs == Completed && r.Phase == record.Installing:
@@ -167,7 +192,10 @@ func (p *Program) prepare(verb Verb, env *Env) (bool, error) {
 }
 
 // refuseRecord is what a stage says without a record that it can use.
-func refuseRecord(err error) error {
+func refuseRecord(verb Verb, err error) error {
+	if verb.Needs == Resetting && (errors.Is(err, record.ErrNone) || errors.Is(err, record.ErrInvalid)) {
+		return exit.As(exit.Refused, fmt.Errorf("%w: start %s, not its stages", err, paths.ResetTarget))
+	}
 	if errors.Is(err, record.ErrNone) {
 		return exit.As(exit.Refused, fmt.Errorf("%w: this host is not ours; start %s", err, paths.Target))
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"unbounded/internal/durable"
 	"unbounded/internal/exit"
@@ -68,6 +69,10 @@ func TestRunHoldsTheRecord(t *testing.T) {
 		{"not admitted", record.Installing, "", Installing, exit.Refused, false, paths.Admitted},
 		{"admitted is another installation", record.Installing, strings.Replace(admittedJSON, "node:1", "node:2", 1), Installing, exit.Refused, false, "another installation"},
 		{"admitted is rubbish", record.Installing, "{", Installing, exit.Refused, false, ""},
+		{"reset", record.Resetting, "", Resetting, exit.OK, true, ""},
+		{"reset that has not begun", record.Complete, "", Resetting, exit.Refused, false, paths.ResetTarget},
+		{"reset of an unfinished installation that has not begun", record.Installing, admittedJSON, Resetting, exit.Refused, false, paths.ResetTarget},
+		{"reset without a record", "", "", Resetting, exit.Refused, false, paths.ResetTarget},
 		{"admission needs nothing", "", "", LockOnly, exit.OK, true, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -159,5 +164,41 @@ func TestHeldLock(t *testing.T) {
 	}}
 	if got := program.Run(t.Context(), []string{"converge"}); got != exit.Held || !strings.Contains(out.String(), paths.Lock) {
 		t.Errorf("Run() = %d, %q, want %d and the lock's path", got, &out, exit.Held)
+	}
+}
+
+// A stage of a bootstrap that looks in while a reset runs holds the lock for a moment: reset waits for it to go.
+func TestResetWaitsForTheLock(t *testing.T) {
+	root := rootWith(t, record.Resetting, "")
+	stage, err := lock.Take(root, lock.Shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	released := make(chan error, 1)
+	var out bytes.Buffer
+	program := Program{Name: "unbounded-x", Root: root, Log: journal.To(&out), Verbs: map[string]Verb{
+		"remove": {Resetting, func(context.Context, *Env) error { return <-released }},
+	}}
+	timer := time.AfterFunc(100*time.Millisecond, func() { released <- stage.Release() })
+	defer timer.Stop()
+	if got := program.Run(t.Context(), []string{"remove"}); got != exit.OK {
+		t.Errorf("Run() = %d, %s, want it to wait", got, &out)
+	}
+}
+
+// With the lock held exclusively two verbs of reset never run at once, and a bootstrap keeps out.
+func TestResetHoldsTheLockAlone(t *testing.T) {
+	root := rootWith(t, record.Resetting, "")
+	program := Program{Name: "unbounded-x", Root: root, Log: journal.To(&bytes.Buffer{}), Verbs: map[string]Verb{
+		"remove": {Resetting, func(context.Context, *Env) error {
+			var held *lock.HeldError
+			if _, err := lock.Take(root, lock.Shared); !errors.As(err, &held) {
+				t.Errorf("Take(Shared) during a reset = %v, want it held", err)
+			}
+			return nil
+		}},
+	}}
+	if got := program.Run(t.Context(), []string{"remove"}); got != exit.OK {
+		t.Errorf("Run() = %d", got)
 	}
 }
