@@ -38,6 +38,40 @@ func TestRuns(t *testing.T) {
 	}
 }
 
+func TestNeverAtBoot(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, file, load string
+		want             bool
+	}{
+		{"disabled", "disabled", "loaded", true},
+		{"no file, not found", "", "not-found", true},
+		{"not found", "not-found", "not-found", true},
+		{"masked", "masked", "masked", true},
+		{"static", "static", "loaded", true},
+		{"indirect", "indirect", "loaded", true},
+		{"masked for this boot", "masked-runtime", "masked", false},
+		{"enabled", "enabled", "loaded", false},
+		{"enabled for this boot", "enabled-runtime", "loaded", false},
+		{"linked", "linked", "loaded", false},
+		{"an alias", "alias", "loaded", false},
+		{"generated", "generated", "loaded", false},
+		{"bad", "bad", "bad-setting", false},
+		{"nothing said, loaded", "", "loaded", false},
+		{"nothing said, unreadable", "", "error", false},
+		{"nothing said at all", "", "", false},
+		{"a state that systemd invents one day", "dormant", "not-found", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := neverAtBoot(tt.file, tt.load); got != tt.want {
+				t.Errorf("neverAtBoot(%q, %q) = %v, want %v", tt.file, tt.load, got, tt.want)
+			}
+		})
+	}
+}
+
 func TestInfer(t *testing.T) {
 	t.Parallel()
 	before := Properties{ActiveState: "inactive", InvocationID: "a", conditionsAt: 1, ConditionResult: true, Result: "success"}

@@ -5,7 +5,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
+
+	sd "github.com/coreos/go-systemd/v22/dbus"
 )
 
 // Properties are those properties of a unit that our programs read. What a unit's type
@@ -119,17 +122,54 @@ func (m *Manager) Enable(ctx context.Context, unit string) (changed bool, err er
 	return changed, nil
 }
 
-// Disable removes the links of Enable and tells whether there were any. No unit is done too.
+// Disable removes the links of Enable from the host's disk and tells whether there were any. When that fails
+// it is done only if systemd positively says that unit cannot start at boot; the links of a unit whose
+// file is not there are then left.
 func (m *Manager) Disable(ctx context.Context, unit string) (changed bool, err error) {
 	err = m.do(ctx, func(ctx context.Context, s *session) error {
 		changes, err := s.units.DisableUnitFilesContext(ctx, []string{unit}, false)
 		changed = changed || len(changes) > 0
 		return err
 	})
-	if err != nil && !errors.Is(err, ErrNoUnit) {
-		return false, fmt.Errorf("disable %s: %w", unit, err)
+	if err == nil {
+		return changed, nil
+	}
+	err = fmt.Errorf("disable %s: %w", unit, err)
+	// The manager's method reads the disk; its property may be older.
+	state, asked := m.UnitFileState(ctx, unit)
+	if asked != nil && !errors.Is(asked, ErrNoUnit) {
+		return changed, fmt.Errorf("%w, and it cannot be told whether it starts at boot: %w", err, asked)
+	}
+	p, asked := m.Properties(ctx, unit)
+	switch {
+	case asked != nil:
+		return changed, fmt.Errorf("%w, and it cannot be told whether it starts at boot: %w", err, asked)
+	case !neverAtBoot(state, p.LoadState):
+		return changed, fmt.Errorf("%w, and systemd says that it is %q (%s)", err, state, p.LoadState)
 	}
 	return changed, nil
+}
+
+// neverAtBoot tells whether a unit with these states cannot start at boot by itself. A mask for this boot is
+// gone at the next.
+func neverAtBoot(unitFileState, loadState string) bool {
+	switch unitFileState {
+	case "disabled", "not-found", "masked", "static", "indirect":
+		return true
+	}
+	return unitFileState == "" && loadState == "not-found"
+}
+
+// Kill sends signal to all processes of unit, those of a machine included. No unit, and one without
+// processes, is done too.
+func (m *Manager) Kill(ctx context.Context, unit string, signal syscall.Signal) error {
+	err := m.do(ctx, func(ctx context.Context, s *session) error {
+		return s.units.KillUnitWithTarget(ctx, unit, sd.All, int32(signal))
+	})
+	if err != nil && !errors.Is(err, ErrNoUnit) && errorName(err) != "org.freedesktop.systemd1.NoSuchProcess" {
+		return fmt.Errorf("kill %s: %w", unit, err)
+	}
+	return nil
 }
 
 // Reload is daemon-reload.
