@@ -128,7 +128,9 @@ func (m *Manager) Enable(ctx context.Context, unit string) (changed bool, err er
 func (m *Manager) Disable(ctx context.Context, unit string) (changed bool, err error) {
 	err = m.do(ctx, func(ctx context.Context, s *session) error {
 		changes, err := s.units.DisableUnitFilesContext(ctx, []string{unit}, false)
-		changed = changed || len(changes) > 0
+		for _, change := range changes { // that a unit is masked is listed too
+			changed = changed || change.Type == "unlink"
+		}
 		return err
 	})
 	if err == nil {

@@ -170,6 +170,43 @@ func TestInsideJobs(t *testing.T) {
 	})
 }
 
+func TestInsideDisable(t *testing.T) {
+	inside(t)
+	m := dial(t)
+	const name, path = "t-boots.service", "/etc/systemd/system/t-boots.service"
+	if err := os.WriteFile(path, []byte("[Service]\nExecStart=/bin/sleep 1000\n[Install]\nWantedBy=multi-user.target\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = os.Remove(path)
+		_ = quietly("systemctl", "daemon-reload")
+	})
+	disable := func(t *testing.T, unit string, want, fails bool) {
+		t.Helper()
+		changed, err := m.Disable(t.Context(), unit)
+		if changed != want || (err != nil) != fails {
+			t.Errorf("Disable(%s) = %v, %v, want %v, error %v", unit, changed, err, want, fails)
+		}
+	}
+	systemctl(t, "enable", name)
+	disable(t, name, true, false)
+	disable(t, name, false, false)
+	disable(t, "t-nothing.service", false, false)
+	disable(t, "t-nothing@kube1.service", false, false)
+
+	systemctl(t, "enable", name)
+	run(t, "mount --bind /etc/systemd/system /etc/systemd/system && mount -o remount,bind,ro /etc/systemd/system")
+	disable(t, name, false, true)
+	run(t, "umount /etc/systemd/system; systemctl disable "+name)
+	run(t, "mount --bind /etc/systemd/system /etc/systemd/system && mount -o remount,bind,ro /etc/systemd/system")
+	disable(t, name, false, false)
+	run(t, "umount /etc/systemd/system")
+
+	systemctl(t, "mask", "dbus.service")
+	disable(t, "dbus.service", false, false)
+	systemctl(t, "unmask", "dbus.service")
+}
+
 // TestInsideDisturbed starts and stops units while the manager or the bus is pulled away all the time.
 func TestInsideDisturbed(t *testing.T) {
 	inside(t)
