@@ -35,18 +35,53 @@ func Rewrite(path string, data []byte) (changed bool, err error) {
 	if err := SweepFor(path); err != nil {
 		return false, err
 	}
-	temp, err := writeTemp(path, data, info.Mode())
-	if err != nil {
-		return false, err
+	dress := Dress{Mode: info.Mode(), Xattrs: attributes}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		dress.UID, dress.GID = stat.Uid, stat.Gid
 	}
-	if err := dress(temp, info, attributes); err != nil {
-		return false, errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(temp))
+	return true, Put(path, data, dress)
+}
+
+// Dress is what a file has beside its content.
+type Dress struct {
+	Mode     os.FileMode
+	UID, GID uint32
+	Xattrs   map[string][]byte
+}
+
+// Put is Replace for files that belong to somebody else: with their owner and extended attributes too.
+func Put(path string, data []byte, dress Dress) error {
+	if err := MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	temp, err := writeTemp(path, data, dress.Mode)
+	if err != nil {
+		return err
+	}
+	if err := dress.on(temp); err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(temp))
 	}
 	// Commit point.
 	if err := os.Rename(temp, path); err != nil {
-		return false, errors.Join(err, os.Remove(temp))
+		return errors.Join(err, os.Remove(temp))
 	}
-	return true, SyncDir(filepath.Dir(path))
+	return SyncDir(filepath.Dir(path))
+}
+
+// Symlink makes path a symbolic link to target, in place of whatever file is there.
+func Symlink(target, path string) error {
+	if err := MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	temp := filepath.Join(filepath.Dir(path), TempName(filepath.Base(path)))
+	if err := os.Symlink(target, temp); err != nil {
+		return err
+	}
+	// Commit point.
+	if err := os.Rename(temp, path); err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	return SyncDir(filepath.Dir(path))
 }
 
 // SweepFor removes the temporary files that a killed writer of path left. The caller is path's only writer.
@@ -63,17 +98,15 @@ func SweepFor(path string) error {
 	return err
 }
 
-// dress gives the file at path the owner, mode and attributes of another, durably.
-func dress(path string, info os.FileInfo, attributes map[string][]byte) error {
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		if err := os.Lchown(path, int(stat.Uid), int(stat.Gid)); err != nil {
-			return err
-		}
-	}
-	if err := os.Chmod(path, info.Mode()); err != nil { // a change of owner drops setuid
+// on dresses the file at path, durably.
+func (d Dress) on(path string) error {
+	if err := os.Lchown(path, int(d.UID), int(d.GID)); err != nil {
 		return err
 	}
-	for name, value := range attributes {
+	if err := os.Chmod(path, d.Mode); err != nil { // a change of owner drops setuid
+		return err
+	}
+	for name, value := range d.Xattrs {
 		if err := unix.Lsetxattr(path, name, value, 0); err != nil {
 			return fmt.Errorf("setxattr %s: %w", name, err)
 		}
