@@ -39,6 +39,9 @@ const (
 	Ruleset Kind = "ruleset" // an nftables table: its netlink messages
 )
 
+// running tells whether an object is state of the running system, which ends with its boot.
+func (k Kind) running() bool { return k == Sysctl || k == Unit || k == Swap || k == Ruleset }
+
 // State is how an object was or is to be. Value and Bytes are alternatives: text, and what is none.
 type State struct {
 	Absent bool   `json:"absent,omitempty"`
@@ -167,8 +170,12 @@ func (i *Image) Keep(changes ...Change) {
 		}
 		e := &i.entries[at]
 		ours := slices.ContainsFunc(e.Ours, c.Now.Same)
-		if !ours && !c.Now.Same(e.Before) {
+		switch {
+		case ours:
+		case !c.Now.Same(e.Before):
 			e.Before, e.BootID = c.Now, i.bootID
+		case c.Kind.running():
+			e.BootID = i.bootID // it was read again
 		}
 		if !slices.ContainsFunc(e.Ours, c.Want.Same) {
 			e.Ours = slices.Insert(e.Ours, 0, c.Want)

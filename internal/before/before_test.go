@@ -48,7 +48,7 @@ func TestNote(t *testing.T) {
 		{"first change", nil, Text("0"), Text("1"), []Entry{{Sysctl, "k", Text("0"), []State{Text("1")}, "boot-2"}}},
 		{"already as wanted", nil, Text("1"), Text("1"), nil},
 		{"ours is in place", []Entry{saved}, Text("1"), Text("1"), []Entry{saved}},
-		{"killed before the change", []Entry{saved}, Text("0"), Text("1"), []Entry{saved}},
+		{"killed before the change", []Entry{saved}, Text("0"), Text("1"), []Entry{{Sysctl, "k", Text("0"), []State{Text("1")}, "boot-2"}}},
 		{"the owner changed it", []Entry{saved}, Text("5"), Text("1"), []Entry{{Sysctl, "k", Text("5"), []State{Text("1")}, "boot-2"}}},
 		{"the owner removed it", []Entry{saved}, Gone(), Text("1"), []Entry{{Sysctl, "k", Gone(), []State{Text("1")}, "boot-2"}}},
 		{
