@@ -6,6 +6,8 @@
 //
 // The verb complete runs as unbounded-complete.service, when the node has joined. It sets
 // the record's phase to complete, then writes the marker.
+//
+// The verb remove runs as unbounded-reset-state.service and takes away what an attempt left of these, but for the record.
 package main
 
 import "unbounded/internal/stage"
@@ -14,5 +16,6 @@ func main() {
 	stage.MainVerbs("unbounded-admission", map[string]stage.Verb{
 		"admit":    {Needs: stage.LockOnly, Do: admit},
 		"complete": {Needs: stage.LockOnly, Do: complete},
+		"remove":   {Needs: stage.Resetting, Do: remove},
 	})
 }

@@ -18,11 +18,8 @@ import (
 
 func run(ctx context.Context, root string, log *journal.Log) error {
 	owner, err := record.Open(root).Load()
-	if err == nil && owner.Phase == record.Resetting {
-		return nil // reset stopped the stages
-	}
-	ends, err := stages(ctx)
-	if err != nil {
+	ends, err := latest(ctx, err == nil && owner.Phase == record.Resetting)
+	if err != nil || ends == nil {
 		return err
 	}
 	note, err := failure.Read(root)
@@ -41,21 +38,41 @@ func run(ctx context.Context, root string, log *journal.Log) error {
 	})
 }
 
-// stage is a unit of the target as the attempt has left it.
+// stage is a unit of a target as the attempt has left it.
 type stage struct {
 	unit string
 	systemd.Properties
 }
 
-// stages are in start order: the first is admission, with which every attempt begins.
-func stages(ctx context.Context) ([]stage, error) {
+// latest are the stages of what began last, a bootstrap or a reset. While a reset is not over, those of
+// a bootstrap are none: reset has stopped them, and those that are started say themselves that they are refused.
+func latest(ctx context.Context, resetting bool) ([]stage, error) {
 	manager, err := systemd.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer manager.Close()
+	bootstrap, err := stages(ctx, manager, paths.StageUnits(paths.Slots()[0]))
+	if err != nil {
+		return nil, err
+	}
+	reset, err := stages(ctx, manager, paths.ResetUnits())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case reset[0].StartedAt.After(bootstrap[0].StartedAt):
+		return reset, nil
+	case resetting:
+		return nil, nil
+	}
+	return bootstrap, nil
+}
+
+// stages are in start order: the first is the one with which every attempt begins.
+func stages(ctx context.Context, manager *systemd.Manager, units []string) ([]stage, error) {
 	var all []stage
-	for _, unit := range paths.StageUnits(paths.Slots()[0]) {
+	for _, unit := range units {
 		p, err := manager.Properties(ctx, unit)
 		if err != nil {
 			return nil, err

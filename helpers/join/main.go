@@ -23,5 +23,5 @@ func main() {
 	if err != nil {
 		limit = 5 * time.Minute
 	}
-	stage.Main("unbounded-join", join(limit), nil)
+	stage.Main("unbounded-join", join(limit), remove)
 }

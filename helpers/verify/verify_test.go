@@ -55,7 +55,8 @@ func complete(t *testing.T) string {
 	}
 	for name, content := range rendered {
 		write(paths.SystemdDir+"/"+name, content, 0o644)
-		if root, program := installed.Starts(content); program != "" {
+		root, programs := installed.Starts(content)
+		for _, program := range programs {
 			write(root+"/slots/blue/"+filepath.Base(program), "#!", 0o755)
 		}
 	}

@@ -74,7 +74,8 @@ func unit(root, prefix, name, source string) []string {
 		if wrong := File(root, path, 0o644, false); wrong != "" {
 			findings = append(findings, wrong)
 		}
-		if folder, program := Starts(string(data)); program != "" {
+		folder, programs := Starts(string(data))
+		for _, program := range programs {
 			prefix = folder
 			if wrong := executable(root, filepath.Join(folder, program)); wrong != "" {
 				findings = append(findings, wrong)
@@ -88,16 +89,17 @@ func unit(root, prefix, name, source string) []string {
 	return []string{"unit " + name + " is missing"}
 }
 
-// Starts is the folder and the program (current/NAME) of the first ExecStart= in unit that starts one of ours.
-func Starts(unit string) (folder, program string) {
+// Starts is the folder and the programs (current/NAME) of ours that the ExecStart= lines of unit start.
+func Starts(unit string) (folder string, programs []string) {
 	for line := range strings.Lines(unit) {
 		command, ok := strings.CutPrefix(strings.TrimSpace(line), "ExecStart=")
 		path, _, _ := strings.Cut(command, " ")
-		if folder, name, found := strings.Cut(path, "/current/"); ok && found {
-			return folder, "current/" + name
+		if root, name, found := strings.Cut(path, "/current/"); ok && found {
+			folder = root
+			programs = append(programs, "current/"+name)
 		}
 	}
-	return "", ""
+	return folder, programs
 }
 
 func executable(root, path string) string {

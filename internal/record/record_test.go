@@ -240,3 +240,90 @@ func TestRemove(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 }
+
+func TestRetire(t *testing.T) {
+	good := New(Identity{MachineName: "m1", KubernetesVersion: "1.37.2", OCIImage: "r.test/n:1", APIServer: "https://a.test"})
+	good.Prefix = "/srv/u"
+	data, err := good.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := string(data)
+	for _, test := range []struct {
+		name    string
+		content string
+		folder  bool
+		keeps   bool
+	}{
+		{name: "valid", content: full, keeps: true},
+		{name: "with a field of a later release", content: strings.Replace(full, "{", `{"later": 1,`, 1), keeps: true},
+		{name: "of another schema", content: strings.Replace(full, `"schemaVersion": 1`, `"schemaVersion": 9`, 1)},
+		{name: "truncated", content: full[:len(full)/2]},
+		{name: "empty", content: ""},
+		{name: "absent", content: "-"},
+		{name: "a folder", folder: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			root := t.TempDir()
+			store := Open(root)
+			if err := os.MkdirAll(filepath.Dir(store.path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case test.folder:
+				err = os.Mkdir(store.path, 0o755)
+			case test.content != "-":
+				err = os.WriteFile(store.path, []byte(test.content), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var first Record
+			for i := range 2 { // the second finds what the first has written
+				got, why, err := store.Retire(t.Context(), "/opt/x")
+				if err != nil || got.Phase != Resetting {
+					t.Fatalf("Retire() = %+v, %v", got, err)
+				}
+				if keeps := why == nil; keeps != (test.keeps || i == 1) {
+					t.Errorf("Retire() says %v", why)
+				}
+				if test.keeps && (got.InstallID != good.InstallID || got.Prefix != "/srv/u") {
+					t.Errorf("Retire() = %+v, want the installation's own", got)
+				}
+				if !test.keeps && (got.MachineName != "legacy-reset" || got.Prefix != "/opt/x") {
+					t.Errorf("Retire() = %+v, want a synthetic one", got)
+				}
+				if i == 0 {
+					first = got
+				} else if !first.equal(got) {
+					t.Errorf("the second Retire() = %+v, want %+v", got, first)
+				}
+			}
+			loaded, err := store.Load()
+			if err != nil || !loaded.equal(first) {
+				t.Errorf("Load() = %+v, %v, want %+v", loaded, err, first)
+			}
+		})
+	}
+}
+
+// A record that cannot be cut at any byte into something that keeps a reset from beginning.
+func TestRetireTruncatedAnywhere(t *testing.T) {
+	data, err := New(Identity{MachineName: "m1"}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for length := range len(data) {
+		root := t.TempDir()
+		store := Open(root)
+		if err := os.MkdirAll(filepath.Dir(store.path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(store.path, data[:length], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r, _, err := store.Retire(t.Context(), "/opt/x"); err != nil || r.Phase != Resetting {
+			t.Fatalf("Retire() of %d bytes = %+v, %v", length, r, err)
+		}
+	}
+}

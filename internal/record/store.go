@@ -93,6 +93,54 @@ func (s *Store) Update(ctx context.Context, change func(*Record) error) (Record,
 	return r, err
 }
 
+// Retire makes the phase Resetting, durably. A record that is absent or cannot be read gives way to a synthetic
+// one, with prefix; why then says what was wrong. An error means that the host may still be as it was.
+func (s *Store) Retire(ctx context.Context, prefix string) (r Record, why, err error) {
+	err = s.locked(ctx, func() error {
+		was, loadErr := s.Load()
+		if loadErr != nil {
+			why = loadErr
+			was = synthetic(prefix)
+			if err := s.clear(); err != nil {
+				return err
+			}
+		}
+		r = was
+		r.Phase = Resetting
+		if loadErr == nil && r.equal(was) {
+			return nil
+		}
+		return s.save(r)
+	})
+	return r, why, err
+}
+
+// synthetic stands for an installation that nobody can name any more: of an agent that wrote no
+// record, or one whose record was damaged. The names are the public agent's.
+func synthetic(prefix string) Record {
+	r := New(Identity{})
+	r.MachineName, r.ConfigFingerprint, r.Inputs = legacyReset, legacyReset, Inputs{}
+	r.Prefix = prefix
+	return r
+}
+
+const legacyReset = "legacy-reset"
+
+// clear takes away what is no file and so could not be replaced by one.
+func (s *Store) clear() error {
+	info, err := os.Lstat(s.path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(s.path); err != nil {
+		return fmt.Errorf("the install record is a folder: %w; move it away", err)
+	}
+	return nil
+}
+
 // Remove removes the record durably; an absent one is ErrNone. If the removal cannot be
 // made durable the record is written back, so that the host stays visibly owned.
 // A record that does not parse is removed too, and not restored.

@@ -47,6 +47,8 @@ const (
 	Completed
 	// LockOnly: the verb looks at the record itself (admission, completion).
 	LockOnly
+	// Unlocked: the verb takes the lock itself (the beginning of a reset).
+	Unlocked
 	// Resetting: the phase is resetting, and the lock is held exclusively. It is waited for: a stage of
 	// a start that comes in between holds it while it refuses, the daemon until it has let go. Config is nil.
 	Resetting
@@ -132,6 +134,9 @@ func (p *Program) parse(args []string, env *Env) (Verb, error) {
 // locked runs the verb with the lifecycle lock held: shared, stages run side by side and reset and
 // the daemon keep out; exclusive for a stage of reset.
 func (p *Program) locked(ctx context.Context, verb Verb, env *Env) (err error) {
+	if verb.Needs == Unlocked {
+		return verb.Do(ctx, env)
+	}
 	held, err := p.take(ctx, verb)
 	if err != nil {
 		var other *lock.HeldError

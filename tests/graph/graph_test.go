@@ -107,20 +107,29 @@ func TestVerify(t *testing.T) {
 
 // ceilings are a ratchet: they may be lowered, and raised only with a reason in the unit.
 var ceilings = map[string]float64{
-	"unbounded-admit.service":         2.1,
-	"unbounded-boot.service":          1.8,
-	"unbounded-complete.service":      2.1,
-	"unbounded-conflicts.service":     3.3,
-	"unbounded-failed.service":        2.0,
-	"unbounded-join@.service":         3.0,
-	"unbounded-kernel.service":        3.8,
-	"unbounded-machine@.service":      4.8,
-	"unbounded-nftables.service":      2.6,
-	"unbounded-node@.service":         3.4,
-	"unbounded-preflight.service":     4.6,
-	"unbounded-prerequisites.service": 9.0,
-	"unbounded-rootfs@.service":       4.4,
-	"unbounded-verify.service":        2.5,
+	"unbounded-admit.service":          2.1,
+	"unbounded-boot.service":           1.8,
+	"unbounded-complete.service":       2.1,
+	"unbounded-conflicts.service":      3.3,
+	"unbounded-failed.service":         2.0,
+	"unbounded-join@.service":          3.0,
+	"unbounded-kernel.service":         3.8,
+	"unbounded-machine@.service":       4.8,
+	"unbounded-nftables.service":       2.6,
+	"unbounded-node@.service":          3.4,
+	"unbounded-preflight.service":      4.6,
+	"unbounded-prerequisites.service":  9.0,
+	"unbounded-reset-begin.service":    2.1,
+	"unbounded-reset-daemon.service":   2.5,
+	"unbounded-reset-host.service":     4.0,
+	"unbounded-reset-machines.service": 5.2,
+	"unbounded-reset-network.service":  2.9,
+	"unbounded-reset-nspawn.service":   5.0,
+	"unbounded-reset-release.service":  2.1,
+	"unbounded-reset-state.service":    2.1,
+	"unbounded-reset-trees.service":    5.4,
+	"unbounded-rootfs@.service":        4.4,
+	"unbounded-verify.service":         2.5,
 }
 
 func TestSecurityCeilings(t *testing.T) {
@@ -155,7 +164,14 @@ func TestGraph(t *testing.T) {
 	if _, err := os.Stat(manager); err != nil {
 		skip(t, manager+" is missing: install systemd")
 	}
-	cmd := exec.Command(manager, "--test", "--system", "--unit="+paths.Target)
+	for target, golden := range map[string]string{paths.Target: "testdata/graph.golden", paths.ResetTarget: "testdata/reset.golden"} {
+		t.Run(target, func(t *testing.T) { compare(t, dir, manager, target, golden) })
+	}
+}
+
+func compare(t *testing.T, dir, manager, target, golden string) {
+	t.Helper()
+	cmd := exec.Command(manager, "--test", "--system", "--unit="+target)
 	cmd.Env = []string{"SYSTEMD_UNIT_PATH=" + dir + "/units:/lib/systemd/system", "PATH=/usr/bin:/bin"}
 	cmd.Dir = "/"
 	if os.Geteuid() == 0 { // as root it refuses to test
@@ -166,7 +182,6 @@ func TestGraph(t *testing.T) {
 		t.Fatalf("%s: %v\n%s", manager, err, tail(string(out)))
 	}
 	got := digest(string(out))
-	golden := "testdata/graph.golden"
 	if *update {
 		write(t, golden, got, 0o644)
 	}
@@ -271,7 +286,8 @@ func TestNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := append(paths.StageUnits("kube1"), paths.Target, paths.FailedUnit, paths.BootUnit)
+	named := slices.Concat(paths.StageUnits("kube1"), paths.ResetUnits(),
+		[]string{paths.Target, paths.ResetTarget, paths.FailedUnit, paths.BootUnit})
 	for _, unit := range named {
 		if _, ok := rendered[strings.Replace(unit, "@kube1", "@", 1)]; !ok {
 			t.Errorf("internal/paths names %s, which is no unit file", unit)
@@ -280,10 +296,11 @@ func TestNames(t *testing.T) {
 	if len(rendered) != len(named) {
 		t.Errorf("%d unit files, internal/paths names %d: %v", len(rendered), len(named), slices.Sorted(maps.Keys(rendered)))
 	}
-	target := rendered[paths.Target]
-	for _, unit := range paths.StageUnits("kube1") {
-		if !strings.Contains(target, "\nRequires="+unit+"\n") || !strings.Contains(target, "\nAfter="+unit+"\n") {
-			t.Errorf("%s does not require, and come after, %s", paths.Target, unit)
+	for target, stages := range map[string][]string{paths.Target: paths.StageUnits("kube1"), paths.ResetTarget: paths.ResetUnits()} {
+		for _, unit := range stages {
+			if !strings.Contains(rendered[target], "\nRequires="+unit+"\n") || !strings.Contains(rendered[target], "\nAfter="+unit+"\n") {
+				t.Errorf("%s does not require, and come after, %s", target, unit)
+			}
 		}
 	}
 	for name, content := range rendered {
@@ -291,6 +308,25 @@ func TestNames(t *testing.T) {
 			if _, err := os.Stat("../../helpers/" + match[1] + "/main.go"); err != nil {
 				t.Errorf("%s starts unbounded-%s: %v", name, match[1], err)
 			}
+		}
+	}
+}
+
+// A reset is one stage after the other. Conflicts= would let any start of the bootstrap cancel it.
+func TestResetIsAChain(t *testing.T) {
+	rendered, err := units.Rendered("/r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stages := paths.ResetUnits()
+	for i, unit := range stages {
+		if i > 0 && !strings.Contains(rendered[unit], "\nRequires="+stages[i-1]+"\n") {
+			t.Errorf("%s does not require %s", unit, stages[i-1])
+		}
+	}
+	for _, unit := range append(stages, paths.ResetTarget) {
+		if strings.Contains(rendered[unit], "\nConflicts=") {
+			t.Errorf("%s has Conflicts=", unit)
 		}
 	}
 }
