@@ -71,7 +71,11 @@ func (tree Tree) Hash() string {
 }
 
 func (tree Tree) add(root, start string, options TreeOptions) error {
-	return filepath.WalkDir(filepath.Join(root, start), func(name string, entry fs.DirEntry, err error) error {
+	top := filepath.Join(root, start)
+	if path.Clean(start) == "/" {
+		top = root + "/" // the root of a running host is a link
+	}
+	return filepath.WalkDir(top, func(name string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // gone between two looks, or never there: its absence is in the tree
 		}

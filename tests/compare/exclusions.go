@@ -1,0 +1,43 @@
+package compare
+
+// Exclusion is what may differ between two looks at the same host.
+type Exclusion struct {
+	Class  string // Files, or a section of collect.sh
+	Object string // a pattern as in path.Match; of files, all below it too
+	New    bool   // it may only be there that was not: a change of one that was there counts
+	Reason string
+}
+
+// Exclusions are all that the comparison leaves out.
+func Exclusions() []Exclusion {
+	return []Exclusion{
+		{Class: Files, Object: "/proc", Reason: "state of the kernel; what matters of it is looked at by class"},
+		{Class: Files, Object: "/sys", Reason: "state of the kernel; what matters of it is looked at by class"},
+
+		{Class: Files, Object: "/var/log", Reason: "logs"},
+		{Class: Files, Object: "/run/utmp", Reason: "logs"},
+		{Class: Files, Object: "/run/udev", Reason: "runtime folder of systemd: what udev knows of devices"},
+		{Class: Files, Object: "/run/systemd/journal", Reason: "runtime folder of systemd: open streams to the journal"},
+		{Class: Files, Object: "/run/systemd/units", Reason: "runtime folder of systemd: invocations of units"},
+		{Class: Files, Object: "/tmp/systemd-private-*", Reason: "runtime folder of systemd: PrivateTmp= of services that run"},
+		{Class: Files, Object: "/var/tmp/systemd-private-*", Reason: "runtime folder of systemd: PrivateTmp= of services that run"},
+		{Class: Files, Object: "/run/systemd/transient", New: true, Reason: "runtime folder of systemd: made for the first transient unit, and kept"},
+
+		{Class: "sysctls", Object: "fs/*-state", Reason: "a count that moves by itself"},
+		{Class: "sysctls", Object: "fs/*-nr", Reason: "a count that moves by itself"},
+		{Class: "sysctls", Object: "kernel/ns_last_pid", Reason: "a count that moves by itself"},
+		{Class: "sysctls", Object: "kernel/random/*", Reason: "random, or of this boot"},
+
+		{Class: "units", Object: "systemd-machined.service", Reason: "starts when somebody asks it and ends when it is idle"},
+		{Class: "units", Object: "*.device", Reason: "of the kernel's devices; links are looked at by themselves"},
+		{Class: "units", Object: "machine.slice", Reason: "systemd makes it for the first machine and keeps it"},
+		{Class: "units", Object: "ldconfig.service", Reason: "runs at the first boot after an update only"},
+		{Class: "units", Object: "systemd-journal-catalog-update.service", Reason: "runs at the first boot after an update only"},
+		{Class: "units", Object: "systemd-sysusers.service", Reason: "runs at the first boot after an update only"},
+		{Class: "units", Object: "systemd-update-done.service", Reason: "runs at the first boot after an update only"},
+
+		{Class: "processes", Object: "init.scope *", Reason: "the comparison itself runs there"},
+		{Class: "processes", Object: "* (*", Reason: "a helper process of a service that comes and goes"},
+		{Class: "processes", Object: "systemd-machined.service *", Reason: "starts when somebody asks it and ends when it is idle"},
+	}
+}
