@@ -41,6 +41,8 @@ func (s slots) Registered(ctx context.Context, slot string) (bool, error) {
 	return registered, nil
 }
 
+const networkImage = paths.Before + "/network.json"
+
 // giveBack ends the installation: after it the host is nobody's.
 func giveBack(ctx context.Context, env *stage.Env, host admission.Slots) error {
 	if err := clean(ctx, env.Root, host); err != nil {
@@ -51,6 +53,11 @@ func giveBack(ctx context.Context, env *stage.Env, host admission.Slots) error {
 		if err := durable.SyncFS(paths.At(env.Root, path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("sync the file system of %s: %w", path, err)
 		}
+	}
+	// The note of whose the network is outlives the stage that uses it: without it that stage, run again after a later one
+	// has failed, could not tell what the host has got back from what the node had.
+	if _, err := durable.Remove(paths.At(env.Root, networkImage)); err != nil {
+		return err
 	}
 	// Commit point.
 	if err := record.Open(env.Root).Remove(ctx); err != nil {
@@ -74,6 +81,7 @@ func clean(ctx context.Context, root string, host admission.Slots) error {
 	if err != nil {
 		return err
 	}
+	images = slices.DeleteFunc(images, func(path string) bool { return path == paths.At(root, networkImage) })
 	found = slices.Concat(found, images, dropIns)
 	if len(found) > 0 {
 		return fmt.Errorf("the host is not clean: there still is %s; go on with `systemctl start %s`", strings.Join(found, ", "), paths.ResetTarget)
