@@ -10,8 +10,13 @@
 // marks away from /run/unbounded/restart. It has systemd enable systemd-nspawn@<slot>.service and, where the
 // host's owner had disabled it, machines.target (before-image: /var/lib/unbounded/agent/before/machine.json),
 // and the machine's own systemd enable containerd and kubelet.
+//
+// The verb remove runs as unbounded-reset-machines.service. It stops the machines of both slots through systemd,
+// kills one that does not heed that, and ends only when no process of theirs is left and
+// neither a boot nor machined knows of them. It gives machines.target back as it was; the files of
+// the machines are left to later stages.
 package main
 
 import "unbounded/internal/stage"
 
-func main() { stage.Main("unbounded-machine", converge, nil) }
+func main() { stage.Main("unbounded-machine", converge, remove) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -81,5 +82,33 @@ func TestAwaitEmpty(t *testing.T) {
 	defer cancel()
 	if err := AwaitEmpty(ctx, "/no-such.slice/unit.service"); err != nil {
 		t.Errorf("AwaitEmpty() of no cgroup = %v", err)
+	}
+}
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	write(t, root+"/unified/machine.slice/x/cgroup.kill", "")
+	if err := kill([]string{root, root + "/unified"}, []string{"", "/machine.slice/x", "/machine.slice/gone"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(root + "/unified/machine.slice/x/cgroup.kill"); err != nil || string(got) != "1" {
+		t.Errorf("cgroup.kill has %q, %v, want 1", got, err)
+	}
+	if _, err := os.Stat(root + "/machine.slice"); err == nil {
+		t.Error("a group was made")
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	write(t, root+"/machine.slice/x/cgroup.procs", "")
+	write(t, root+"/machine.slice/x/payload/system.slice/cgroup.procs", "7\n8\n")
+	write(t, root+"/machine.slice/y/cgroup.procs", "9\n")
+	write(t, root+"/proc/7/comm", "containerd-shim\n")
+	got := processes(root+"/proc", []string{root, root + "/unified"}, []string{"", "/machine.slice/x", "/machine.slice/x", "/machine.slice/gone"})
+	if want := []string{"7 (containerd-shim)", "8 ()"}; !slices.Equal(got, want) {
+		t.Errorf("processes() = %q, want %q", got, want)
 	}
 }

@@ -62,23 +62,31 @@ func Find(ctx context.Context, name string) (Machine, bool, error) {
 	return m, true, nil
 }
 
+// RegisteredError says that machined knows a machine and was not made to forget it.
+type RegisteredError struct{ Why string }
+
+// Error is the whole message.
+func (e *RegisteredError) Error() string { return e.Why }
+
 // Forget unregisters the machine called name, whose unit PID 1 says does not run, and tells whether it was
 // registered. machined keeps a machine while its unit waits for an automatic restart, and refuses
-// the restarted one by that: "Machine already exists". A machine of another unit is left alone.
+// the restarted one by that: "Machine already exists". A machine of another unit is left alone. That a machine
+// is registered in the end is a *RegisteredError; any other error means that machined did not answer.
 func Forget(ctx context.Context, name, unit string) (bool, error) {
 	m, found, err := Find(ctx, name)
 	if err != nil || !found {
 		return false, err
 	}
 	if m.Unit != unit {
-		return false, fmt.Errorf("machine %s is registered by %s, not by %s: stop it with `machinectl terminate %s`", name, m.Unit, unit, name)
+		return false, &RegisteredError{fmt.Sprintf(
+			"machine %s is registered by %s, not by %s: stop it with `machinectl terminate %s`", name, m.Unit, unit, name)}
 	}
 	err = call(ctx, func(ctx context.Context, conn *dbus.Conn) error {
 		return conn.Object(service, "/org/freedesktop/machine1").
 			CallWithContext(ctx, service+".Manager.UnregisterMachine", 0, name).Store()
 	})
 	if err != nil && !absent(err) {
-		return false, fmt.Errorf("unregister machine %s: %w", name, err)
+		return false, &RegisteredError{fmt.Sprintf("unregister machine %s: %v", name, err)}
 	}
 	return true, nil
 }

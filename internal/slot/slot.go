@@ -171,7 +171,7 @@ func (m *Slot) clean(ctx context.Context) error {
 	limit, done := context.WithTimeout(ctx, clearLimit)
 	defer done()
 	// systemd has killed them; it does not wait for their end.
-	if err := cgroup.AwaitEmpty(limit, "/machine.slice/"+m.unit()); err != nil {
+	if err := cgroup.AwaitEmpty(limit, cgroup.Machine(m.unit())); err != nil {
 		return fmt.Errorf("processes of a dead machine are left: %w; run `systemctl kill -s KILL %s`", err, m.unit())
 	}
 	forgotten, err := machined.Forget(ctx, m.Name, m.unit())
@@ -181,10 +181,15 @@ func (m *Slot) clean(ctx context.Context) error {
 	case forgotten:
 		m.Log.Changed(m.Name, "cleared the registration of a dead machine")
 	}
-	stale := unixExport + m.Name
+	return unmountStale(m.Name, m.Log)
+}
+
+// unmountStale unmounts what systemd from 256 on leaves when a machine is killed.
+func unmountStale(name string, log *journal.Log) error {
+	stale := unixExport + name
 	switch err := unix.Unmount(stale, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); {
 	case err == nil:
-		m.Log.Changed(stale, "unmounted what a dead machine left")
+		log.Changed(stale, "unmounted what a dead machine left")
 	case !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT): // no mount, no folder
 		return fmt.Errorf("unmount %s: %w", stale, err)
 	}

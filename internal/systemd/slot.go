@@ -32,7 +32,7 @@ func (m *Manager) SlotRuns(ctx context.Context, slot string) (bool, error) {
 		return true, nil
 	}
 	// systemd forgets the cgroup of a unit that has failed: the second is where its template puts it.
-	full, err := cgroup.Populated(p.ControlGroup, "/machine.slice/"+unit)
+	full, err := cgroup.Populated(p.ControlGroup, cgroup.Machine(unit))
 	if err != nil {
 		return false, fmt.Errorf("ask whether %s runs: %w", slot, err)
 	}
