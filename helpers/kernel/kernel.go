@@ -22,7 +22,13 @@ const (
 	modulesFile = "/etc/modules-load.d/99-unbounded.conf"
 	sysctlFile  = "/etc/sysctl.d/99-kubernetes.conf"
 	forwarding  = "net.ipv4.ip_forward"
-	mark        = "# Written by " + paths.KernelUnit + ". Undone by " + paths.ResetTarget + "."
+
+	// What the kernel changes together with it.
+	acceptRedirects = "net.ipv4.conf.all.accept_redirects"
+	linkPrefix      = "net.ipv4.conf."
+	linkSuffix      = ".forwarding"
+
+	mark = "# Written by " + paths.KernelUnit + ". Undone by " + paths.ResetTarget + "."
 )
 
 // modules are what the kernel must be able to do. A bridge's folder is in every network namespace once br_netfilter is there.
@@ -133,11 +139,11 @@ func ensureLive(env *stage.Env, image *before.Image) error {
 	image.Note(changes...)
 	for _, change := range changes {
 		if change.Object == forwarding {
-			dragged, err := dragged(env.Root)
+			tree, err := tree(env.Root)
 			if err != nil {
 				return err
 			}
-			image.Keep(dragged...)
+			image.Keep(tree...)
 		}
 	}
 	if err := image.Save(); err != nil {
@@ -184,10 +190,10 @@ func provider(key string) string {
 	return "boot a kernel that has it"
 }
 
-// dragged is what the kernel changes of its own accord when ip_forward becomes 1: the
+// tree is what the kernel changes of its own accord when ip_forward becomes 1: the
 // forwarding of every link, and whether redirects are accepted. It is kept whole: putting ip_forward
 // back changes even those that have this value today.
-func dragged(root string) ([]before.Change, error) {
+func tree(root string) ([]before.Change, error) {
 	files, err := filepath.Glob(paths.At(root, "/proc/sys/net/ipv4/conf/*/forwarding"))
 	if err != nil {
 		return nil, err
@@ -197,12 +203,12 @@ func dragged(root string) ([]before.Change, error) {
 		link := filepath.Base(filepath.Dir(file))
 		if link != "all" { // that one is ip_forward itself
 			changes = append(changes, before.Change{
-				Kind: before.Sysctl, Object: "net.ipv4.conf." + strings.ReplaceAll(link, ".", "/") + ".forwarding", Want: before.Text("1"),
+				Kind: before.Sysctl, Object: linkPrefix + strings.ReplaceAll(link, ".", "/") + linkSuffix, Want: before.Text("1"),
 			})
 		}
 	}
 	changes = append(changes, before.Change{
-		Kind: before.Sysctl, Object: "net.ipv4.conf.all.accept_redirects", Want: before.Text("0"),
+		Kind: before.Sysctl, Object: acceptRedirects, Want: before.Text("0"),
 	})
 	for i := range changes {
 		now, err := sysctl.Read(root, changes[i].Object)

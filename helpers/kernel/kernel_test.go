@@ -57,8 +57,8 @@ func env(root string, log *bytes.Buffer) *stage.Env {
 
 func none(context.Context, string) error { return errors.New("modprobe was run") }
 
-// tree is every file below root with its content and mtime.
-func tree(t *testing.T, root string) map[string]string {
+// snapshot is every file below root with its content and mtime.
+func snapshot(t *testing.T, root string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -102,12 +102,12 @@ func TestEnsureTwice(t *testing.T) {
 		}
 	}
 
-	first := tree(t, root)
+	first := snapshot(t, root)
 	log.Reset()
 	if err := ensure(t.Context(), env(root, &log), none); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(first, tree(t, root)); diff != "" || log.Len() > 0 {
+	if diff := cmp.Diff(first, snapshot(t, root)); diff != "" || log.Len() > 0 {
 		t.Errorf("the second run said %q and changed (-first +second):\n%s", &log, diff)
 	}
 }
@@ -118,7 +118,7 @@ func TestEnsureRepairsDrift(t *testing.T) {
 	if err := ensure(t.Context(), env(root, &log), none); err != nil {
 		t.Fatal(err)
 	}
-	want := tree(t, filepath.Join(root, "etc"))
+	want := snapshot(t, filepath.Join(root, "etc"))
 	write(t, root, sysctlFile, "kernel.panic = 0\n")
 	write(t, root, "/proc/sys/kernel/panic", "0\n")
 	if err := os.Remove(filepath.Join(root, modulesFile)); err != nil {
@@ -133,7 +133,7 @@ func TestEnsureRepairsDrift(t *testing.T) {
 		}
 		return files
 	}
-	if diff := cmp.Diff(content(want), content(tree(t, filepath.Join(root, "etc")))); diff != "" {
+	if diff := cmp.Diff(content(want), content(snapshot(t, filepath.Join(root, "etc")))); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	if got, err := read(root, "kernel.panic"); err != nil || got != "10" {

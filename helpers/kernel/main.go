@@ -10,8 +10,10 @@
 // values below /proc/sys that differ; what was there before goes to
 // /var/lib/unbounded/agent/before/kernel.json first. It runs modprobe, because
 // only that program knows which modules a module needs.
+//
+// Its verb remove, in unbounded-reset-host.service, puts files and live values back as they were.
 package main
 
 import "unbounded/internal/stage"
 
-func main() { stage.Main("unbounded-kernel", converge, nil) }
+func main() { stage.Main("unbounded-kernel", converge, remove) }

@@ -61,6 +61,9 @@ type shape struct {
 // Root is the folder that the programs are below. Records of the public agent do not name theirs.
 func (r Record) Root() string { return cmp.Or(r.Prefix, paths.LegacyRoot) }
 
+// Foreign tells whether the installation is the public agent's, or one that nobody can name any more.
+func (r Record) Foreign() bool { return r.Prefix == "" || r.MachineName == legacyReset }
+
 // New returns a record of a new installation, in phase Installing, with a fresh ID.
 func New(identity Identity) Record {
 	var id [16]byte

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,19 +28,36 @@ type Setting struct {
 // a setting by name wins over both, wherever it stands.
 func Parse(data []byte) []Setting {
 	var settings []Setting
-	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' || line[0] == ';' {
-			continue
+	for _, l := range lines(data) {
+		if l.set && !l.pattern() {
+			settings = append(settings, l.Setting)
 		}
-		key, value, ok := strings.Cut(line, "=")
-		key = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(key), "-"))
-		if !ok || strings.ContainsAny(key, "*?[") {
-			continue
-		}
-		settings = append(settings, Setting{normal(key), strings.TrimSpace(value)})
 	}
 	return settings
+}
+
+// line is a line of a file in sysctl.d; one that sets nothing excludes its key from patterns.
+type line struct {
+	Setting
+	set bool
+}
+
+func (l line) pattern() bool { return strings.ContainsAny(l.Key, "*?[") }
+
+func lines(data []byte) []line {
+	var all []line
+	for text := range strings.Lines(string(data)) {
+		text = strings.TrimSpace(text)
+		if text == "" || text[0] == '#' || text[0] == ';' {
+			continue
+		}
+		key, value, set := strings.Cut(text, "=")
+		key, minus := strings.CutPrefix(strings.TrimSpace(key), "-") // with a value: failing to set it is no failure
+		if set || minus {
+			all = append(all, line{Setting{normal(strings.TrimSpace(key)), strings.TrimSpace(value)}, set})
+		}
+	}
+	return all
 }
 
 // normal is key with dots between its parts. Whichever of dot and slash comes first is the
@@ -106,22 +124,14 @@ var dirs = [...]string{"/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.
 // Overrides are the settings that disagree with ours and are applied after file, which lies in /etc/sysctl.d: at
 // the next boot they win. Of several for one key it is the last that counts.
 func Overrides(root, file string, ours []Setting) ([]Override, error) {
-	files, err := after(root, filepath.Base(file))
-	if err != nil {
-		return nil, err
-	}
 	last := map[string]Override{}
-	for _, file := range files {
-		data, err := os.ReadFile(paths.At(root, file))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // a dangling link
-		}
-		if err != nil {
-			return nil, err
-		}
+	err := read(root, filepath.Base(file), func(file string, data []byte) {
 		for _, setting := range Parse(data) {
 			last[setting.Key] = Override{file, setting}
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	var overrides []Override
 	for _, want := range ours {
@@ -130,6 +140,52 @@ func Overrides(root, file string, ours []Setting) ([]Override, error) {
 		}
 	}
 	return overrides, nil
+}
+
+// Configured is what the files of sysctl.d say about keys, as the next boot would set it. Keys that they do not
+// set are not in it.
+func Configured(root string, keys []string) (map[string]string, error) {
+	named, matched, excluded := map[string]string{}, map[string]string{}, map[string]bool{}
+	err := read(root, "", func(_ string, data []byte) {
+		for _, l := range lines(data) {
+			for _, key := range keys {
+				switch ok, err := path.Match(swap(l.Key), swap(key)); {
+				case err != nil || !ok:
+				case !l.set:
+					excluded[key] = true
+				case l.pattern():
+					matched[key] = l.Value
+				default:
+					named[key] = l.Value
+				}
+			}
+		}
+	})
+	for key, value := range matched {
+		if _, ok := named[key]; !ok && !excluded[key] {
+			named[key] = value
+		}
+	}
+	return named, err
+}
+
+// read gives to each the files of sysctl.d whose names come after name, in the order in which they are applied.
+func read(root, name string, each func(file string, data []byte)) error {
+	files, err := after(root, name)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(paths.At(root, file))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a dangling link
+		}
+		if err != nil {
+			return err
+		}
+		each(file, data)
+	}
+	return nil
 }
 
 // after are the files of sysctl.d that come after name, in order.

@@ -98,3 +98,48 @@ func TestOverrides(t *testing.T) {
 		})
 	}
 }
+
+func TestConfigured(t *testing.T) {
+	const all, eth = "net.ipv4.conf.all.rp_filter", "net.ipv4.conf.eth0/7.rp_filter"
+	for _, test := range []struct {
+		name  string
+		files map[string]string
+		want  map[string]string
+	}{
+		{name: "nothing", want: map[string]string{}},
+		{name: "by name", files: map[string]string{"/etc/sysctl.d/10-a.conf": all + "=2"}, want: map[string]string{all: "2"}},
+		{
+			name:  "the last file counts",
+			files: map[string]string{"/usr/lib/sysctl.d/50-a.conf": all + "=2", "/etc/sysctl.d/10-a.conf": all + "=1"},
+			want:  map[string]string{all: "2"},
+		},
+		{
+			name:  "a pattern",
+			files: map[string]string{"/etc/sysctl.d/10-a.conf": "net.ipv4.conf.*.rp_filter = 2"},
+			want:  map[string]string{all: "2", eth: "2"},
+		},
+		{
+			name:  "a name wins over a later pattern, an exclusion over both places",
+			files: map[string]string{"/etc/sysctl.d/10-a.conf": all + "=1\n-net.ipv4.conf.eth0/7.rp_filter\n", "/etc/sysctl.d/20-a.conf": "net/ipv4/conf/*/rp_filter = 2"},
+			want:  map[string]string{all: "1"},
+		},
+		{name: "another key", files: map[string]string{"/etc/sysctl.d/10-a.conf": "-kernel.panic = 1"}, want: map[string]string{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			root := t.TempDir()
+			for path, content := range test.files {
+				path = filepath.Join(root, path)
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := Configured(root, []string{all, eth})
+			if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
+				t.Errorf("configured: %v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
