@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
+	"unbounded/internal/legacy"
 	"unbounded/internal/paths"
 )
 
@@ -30,13 +32,12 @@ func Inspect(ctx context.Context, root string, slots Slots) ([]string, error) {
 		}
 		found = append(found, names...)
 	}
-	names, err := there(root,
-		paths.SystemdDir+"/"+paths.DaemonUnit,
-		paths.SystemdDir+"/"+paths.RecoveryUnit,
-		paths.LegacyRoot+"/bin/unbounded-agent-daemon-recovery.sh",
-		paths.DefaultRoot+"/agent/bin/unbounded-agent-daemon-recovery.sh",
-	)
-	return append(found, names...), err
+	names, err := there(root, paths.SystemdDir+"/"+paths.DaemonUnit, paths.SystemdDir+"/"+paths.RecoveryUnit)
+	if err != nil {
+		return nil, err
+	}
+	older, err := legacy.Deployment(root)
+	return slices.Concat(found, names, older), err
 }
 
 func inspectSlot(ctx context.Context, root, slot string, slots Slots) ([]string, error) {

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"unbounded/internal/durable"
+	"unbounded/internal/legacy"
+	"unbounded/internal/paths"
+	"unbounded/internal/stage"
+	"unbounded/internal/systemd"
+	"unbounded/internal/tree"
+	"unbounded/internal/unitfile"
+)
+
+func remove(ctx context.Context, env *stage.Env) error {
+	manager, err := systemd.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer manager.Close()
+	return retire(ctx, env, manager)
+}
+
+// retire stops recovery before the daemon, whose end would start it.
+func retire(ctx context.Context, env *stage.Env, manager unitfile.Manager) error {
+	err := unitfile.Retire(ctx, env.Root, manager, env.Log, legacy.BootstrapUnit, paths.RecoveryUnit, paths.DaemonUnit)
+	if err != nil {
+		return err
+	}
+	for _, path := range legacy.RecoveryScripts() {
+		if err := removeFile(env, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget removes what the daemon reports with.
+func forget(_ context.Context, env *stage.Env) error {
+	if err := removeFile(env, paths.ConfigDir+"/agent-upgrade-signal"); err != nil {
+		return err
+	}
+	const credentials = paths.ConfigDir + "/daemon-controller"
+	entries, err := os.ReadDir(paths.At(env.Root, credentials))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("credentials of the daemon: %w; remove %s and reset again", err, credentials)
+	}
+	if err := tree.Remove(paths.At(env.Root, credentials)); err != nil {
+		return err
+	}
+	env.Log.Changed(credentials, fmt.Sprintf("removed, with %d files", len(entries)))
+	return nil
+}
+
+func removeFile(env *stage.Env, path string) error {
+	removed, err := durable.Remove(paths.At(env.Root, path))
+	if removed {
+		env.Log.Changed(path, "removed")
+	}
+	return err
+}
