@@ -10,6 +10,7 @@ package tree
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"unbounded/internal/durable"
+	"unbounded/internal/removal"
 )
 
 // Root is an open tree.
@@ -268,5 +270,5 @@ func (r *Root) RemoveAll(name string) error {
 		return err
 	}
 	defer dir.Close()
-	return removeAt(dir, base)
+	return removal.At(context.Background(), dir, base)
 }
