@@ -143,6 +143,9 @@ func Tree(slot string) string { return Machines + "/" + slot }
 // Partial is the tree of slot while it is being built.
 func Partial(slot string) string { return Machines + "/." + slot + ".partial" }
 
+// Removing is the tree of slot while it is being removed.
+func Removing(slot string) string { return Machines + "/." + slot + ".removing" }
+
 // Nspawn is the settings file of slot.
 func Nspawn(slot string) string { return NspawnDir + "/" + slot + ".nspawn" }
 
