@@ -9,8 +9,10 @@
 // transaction; what was there goes to /var/lib/unbounded/agent/before/nftables.json first, table by
 // table. A table whose owner is a live program can be removed by that program only:
 // such tables, and rules of the separate iptables-legacy backend, are named in the journal and left.
+//
+// Its verb remove, in unbounded-reset-host.service, puts the tables back.
 package main
 
 import "unbounded/internal/stage"
 
-func main() { stage.Main("unbounded-nftables", converge, nil) }
+func main() { stage.Main("unbounded-nftables", converge, remove) }

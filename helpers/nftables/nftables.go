@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"unbounded/internal/before"
@@ -65,7 +66,7 @@ func runs(ctx context.Context, host slots) (string, error) {
 	for _, slot := range paths.Slots() {
 		running, err := host.SlotRuns(ctx, slot)
 		if err != nil {
-			return "", fmt.Errorf("cannot tell whether a machine runs, nothing was flushed: %w", err)
+			return "", fmt.Errorf("cannot tell whether a machine runs, nothing was touched: %w", err)
 		}
 		if running {
 			return slot, nil
@@ -131,11 +132,13 @@ func split(tables []nft.Table) (free, owned []nft.Table) {
 	return free, owned
 }
 
-// keep adds tables to the before-image. A table that is in it already stays as it was first
-// found: counters differ at every look, and what comes later was made on a host that was ours already.
+// keep adds tables to the before-image. A table that is in it already stays as it was first found in this
+// boot: counters differ at every look, and what comes later was made on a host that was ours already.
 func keep(image *before.Image, tables []nft.Table) error {
 	for _, table := range tables {
-		if image.Has(before.Ruleset, table.String()) {
+		if slices.ContainsFunc(image.Entries(), func(e before.Entry) bool {
+			return e.Object == table.String() && image.SameBoot(e)
+		}) {
 			continue
 		}
 		data, err := table.MarshalBinary()

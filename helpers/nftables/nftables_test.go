@@ -52,6 +52,7 @@ type fakeFilter struct {
 	tables  []nft.Table
 	writers []nft.Table // appear one by one, each just before a flush
 	flushes int
+	refuses map[string]error // to restore, by name
 }
 
 func (f *fakeFilter) Save() (*nft.Ruleset, error) {

@@ -142,6 +142,9 @@ func Load(root, concern string) (*Image, error) {
 // Entries are the entries in the order in which they are to be restored.
 func (i *Image) Entries() []Entry { return slices.Clone(i.entries) }
 
+// Path is the image's file, for messages.
+func (i *Image) Path() string { return i.path }
+
 // Has tells whether object has an entry.
 func (i *Image) Has(kind Kind, object string) bool { return i.find(kind, object) >= 0 }
 

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"unbounded/internal/before"
+	"unbounded/internal/exit"
+	"unbounded/internal/nft"
+	"unbounded/internal/paths"
+	"unbounded/internal/stage"
+	"unbounded/internal/systemd"
+)
+
+const (
+	// conflicts is the concern of the stage that holds the host's firewalls back. While it has a before-image
+	// they are about to be started.
+	conflicts = "conflicts"
+	// guard is the concern of the tables that are to outlive that.
+	guard = "nftables-guard"
+)
+
+// remove puts the tables back that converge removed in this boot; those of an earlier boot are loaded by the
+// host's own services, if at all.
+//
+// It runs twice in a reset: before and after those services are started, since most of them flush the
+// tables of everybody. The first run notes what is there, in an image of its own, and the second puts
+// back what has gone meanwhile. Killed between the two, the next reset begins with that.
+func remove(ctx context.Context, env *stage.Env) (err error) {
+	manager, err := systemd.Connect(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot tell whether a machine runs, nothing was restored: %w", err)
+	}
+	defer manager.Close()
+	running, err := runs(ctx, manager)
+	if err != nil {
+		return err
+	}
+	if running != "" {
+		return fmt.Errorf("%s runs, and the packet filter is the node's: stop it with `systemctl stop %s`", running, paths.MachineUnit(running))
+	}
+	return restore(env, func() (restorer, error) { return nft.Dial(0) })
+}
+
+// restorer is the packet filter, once more.
+type restorer interface {
+	Save() (*nft.Ruleset, error)
+	Restore(tables []nft.Table) error
+	Close() error
+}
+
+func restore(env *stage.Env, dial func() (restorer, error)) (err error) {
+	pending, err := firewallsPending(env.Root)
+	if err != nil {
+		return err
+	}
+	var images []*before.Image
+	live := pending
+	for _, name := range []string{concern, guard} {
+		image, err := before.Load(env.Root, name)
+		if err != nil {
+			return err
+		}
+		images = append(images, image)
+		live = live || slices.ContainsFunc(image.Entries(), image.SameBoot)
+	}
+	if live { // otherwise nothing is asked of a kernel that may have no packet filter
+		host, err := dial()
+		if pending && errors.Is(err, nft.ErrUnsupported) {
+			return discard(images) // it has no tables either
+		}
+		if err != nil {
+			return explain(err)
+		}
+		defer func() { err = errors.Join(err, host.Close()) }()
+		for i, image := range images {
+			if err := restoreTables(env, host, image, i == 0); err != nil {
+				return err
+			}
+		}
+		if pending {
+			return watch(env, host, images)
+		}
+	}
+	if len(images[0].Entries()) > 0 && !slices.ContainsFunc(images[0].Entries(), images[0].SameBoot) {
+		env.Log.Info("the packet filter of the boot of %s is gone with it: the host's own services load theirs", paths.NftablesUnit)
+	}
+	return discard(images)
+}
+
+func discard(images []*before.Image) error {
+	var err error
+	for _, image := range images {
+		err = errors.Join(err, image.Discard())
+	}
+	return err
+}
+
+// firewallsPending tells whether the next stage may start a firewall of the host.
+func firewallsPending(root string) (bool, error) {
+	image, err := before.Load(root, conflicts)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(image.Entries(), func(e before.Entry) bool {
+		return e.Kind == before.Unit && slices.Contains(paths.Firewalls(), e.Object)
+	}), nil
+}
+
+// watch notes what is there in the guard's image, in place of what an earlier attempt noted.
+func watch(env *stage.Env, host restorer, images []*before.Image) error {
+	ruleset, err := host.Save()
+	if err != nil {
+		return explain(err)
+	}
+	if err := discard(images); err != nil {
+		return err
+	}
+	free, _ := split(ruleset.Tables)
+	return keep(images[1], free)
+}
+
+// restoreTables makes those tables of image that are not there now, each in a transaction of its own, so that one
+// that this kernel refuses is named and the others are back.
+func restoreTables(env *stage.Env, host restorer, image *before.Image, say bool) error {
+	missing, there, err := look(host, image)
+	if err != nil {
+		return err
+	}
+	for _, name := range there {
+		if say {
+			env.Log.Notice("table %s is there again and is left as it is", name)
+		}
+	}
+	for _, table := range missing {
+		err := host.Restore([]nft.Table{table})
+		if errors.Is(err, syscall.EEXIST) { // somebody was faster
+			env.Log.Notice("table %s is there again and is left as it is", table)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("table %s: %w; remove the cause, or give the table up by moving %s away",
+				table, explain(err), image.Path())
+		}
+		env.Log.Changed("nftables", "table "+table.String()+" as it was before")
+	}
+	return nil
+}
+
+// look reads the tables of image that were saved in this boot.
+func look(host restorer, image *before.Image) (missing []nft.Table, there []string, err error) {
+	entries := slices.DeleteFunc(image.Entries(), func(e before.Entry) bool { return !image.SameBoot(e) })
+	if len(entries) == 0 {
+		return nil, nil, nil
+	}
+	ruleset, err := host.Save()
+	if err != nil {
+		return nil, nil, explain(err)
+	}
+	for _, e := range entries {
+		if e.Kind != before.Ruleset {
+			return nil, nil, exit.As(exit.Refused, fmt.Errorf("%s is of kind %s, which this release cannot restore: use a newer one", e.Object, e.Kind))
+		}
+		if slices.ContainsFunc(ruleset.Tables, func(t nft.Table) bool { return t.String() == e.Object }) {
+			there = append(there, e.Object)
+			continue
+		}
+		var table nft.Table
+		if err := table.UnmarshalBinary(e.Before.Bytes); err != nil {
+			return nil, nil, fmt.Errorf("%s: %s: %w", image.Path(), e.Object, err)
+		}
+		missing = append(missing, table)
+	}
+	return missing, there, nil
+}
