@@ -35,6 +35,7 @@ type Properties struct {
 	// NeedDaemonReload is that files of the unit have changed; a drop-in in a new folder does not show.
 	NeedDaemonReload bool
 	StartedAt        time.Time // of the main process; zero if it never was
+	BegunAt          time.Time // when the unit ceased to be inactive; zero if it never did
 	EndedAt          time.Time // when the unit became inactive or failed; zero if it never was
 
 	conditionsAt uint64 // when the conditions were last looked at, monotonic µs
@@ -73,8 +74,8 @@ func fromBus(all map[string]any) Properties {
 		ExecMainStatus: get[int32](all, "ExecMainStatus"), MainPID: get[uint32](all, "MainPID"),
 		NRestarts: get[uint32](all, "NRestarts"), ConditionResult: get[bool](all, "ConditionResult"),
 		NeedDaemonReload: get[bool](all, "NeedDaemonReload"),
-		StartedAt:        moment(all, "ExecMainStartTimestamp"), EndedAt: moment(all, "InactiveEnterTimestamp"),
-		conditionsAt: get[uint64](all, "ConditionTimestampMonotonic"),
+		StartedAt:        moment(all, "ExecMainStartTimestamp"), BegunAt: moment(all, "InactiveExitTimestamp"),
+		EndedAt: moment(all, "InactiveEnterTimestamp"), conditionsAt: get[uint64](all, "ConditionTimestampMonotonic"),
 	}
 	if job := get[[]any](all, "Job"); len(job) > 0 { // (id, path)
 		p.Job, _ = job[0].(uint32)
