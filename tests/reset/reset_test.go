@@ -191,3 +191,36 @@ func dropIn(t *testing.T, g *ground.Ground, unit, lines string) (undo func()) {
 	g.MustRun(t, "systemctl daemon-reload")
 	return func() { g.MustRun(t, "rm -r "+folder+" && systemctl daemon-reload") }
 }
+
+// install makes the host a node.
+func install(t *testing.T, g *ground.Ground) {
+	t.Helper()
+	must(t, g, start)
+}
+
+// resets runs a reset that has to succeed.
+func resets(t *testing.T, g *ground.Ground) time.Duration {
+	t.Helper()
+	result := g.Run(t, reset)
+	if result.Code != 0 {
+		t.Fatalf("%s = %d\n%s\n%s", reset, result.Code, result.Err, journal(t, g))
+	}
+	over(t, g)
+	return result.Took
+}
+
+// over holds the host to being nobody's, with nothing of ours that runs or is to run.
+func over(t *testing.T, g *ground.Ground) {
+	t.Helper()
+	if g.Exists(t, paths.Record) {
+		t.Errorf("after a reset there is a record, phase %q", phase(t, g))
+	}
+	for _, list := range []string{"list-units --plain 'unbounded-*' 'systemd-nspawn@kube*' --state=active,activating,reloading,deactivating,failed", "list-jobs"} {
+		if left := g.MustRun(t, "systemctl --no-legend --no-pager "+list); left != "" {
+			t.Errorf("after a reset systemctl %s has:\n%s", list, left)
+		}
+	}
+	if state := strings.TrimSpace(g.Run(t, "systemctl is-enabled "+paths.BootUnit).Out); state != "disabled" {
+		t.Errorf("after a reset %s is %s", paths.BootUnit, state)
+	}
+}

@@ -1,0 +1,5 @@
+//go:build fault
+
+package reset
+
+const full = true

@@ -1,0 +1,6 @@
+//go:build cluster && !fault
+
+package reset
+
+// full is whether all of the tables is run, or a sample of them.
+const full = false
