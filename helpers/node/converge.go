@@ -84,6 +84,9 @@ func (n *node) writeHost(files []hostFile) error {
 	if err := durable.Sweep(paths.At(n.Root, paths.DropIn(n.Slot))); err != nil {
 		return err
 	}
+	if err := n.step(func() error { return note(n.Root) }); err != nil {
+		return err
+	}
 	for _, f := range files {
 		path := paths.At(n.Root, f.path)
 		if err := durable.SweepFor(path); err != nil {

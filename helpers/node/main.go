@@ -11,7 +11,11 @@
 //
 // Before each start of the machine its unit runs the verb refresh, and goes on if that
 // fails: a device that is gone would keep the machine from starting. It rewrites the devices in the
-// settings and the resolvers of pods in the tree. That verb is why this is longer than other helpers.
+// settings and the resolvers of pods in the tree.
+//
+// The verb remove runs as unbounded-reset-nspawn.service. It unmounts the BPF file systems of both slots and removes
+// what the host has of them, as long as no machine runs. /var/lib/unbounded/agent/before/node-made-nspawn-folder
+// says that /etc/systemd/nspawn was made for them; foreign files stay. Three verbs are why this is longer than other helpers.
 package main
 
 import "unbounded/internal/stage"
@@ -20,5 +24,6 @@ func main() {
 	stage.MainVerbs("unbounded-node", map[string]stage.Verb{
 		"converge": {Needs: stage.Installing, Do: converge},
 		"refresh":  {Needs: stage.LockOnly, Do: refresh},
+		"remove":   {Needs: stage.Resetting, Do: remove},
 	})
 }
