@@ -16,6 +16,7 @@ import (
 	"unbounded/internal/restart"
 	"unbounded/internal/rootfs"
 	"unbounded/internal/stage"
+	"unbounded/internal/systemd"
 	"unbounded/internal/tree"
 )
 
@@ -35,6 +36,10 @@ type builder struct {
 	reserve int64
 	dir     string // the tree
 	partial string // where it is built
+}
+
+func converge(ctx context.Context, env *stage.Env, manager *systemd.Manager) error {
+	return newBuilder(env, manager).converge(ctx)
 }
 
 func newBuilder(env *stage.Env, slots slots) *builder {

@@ -32,12 +32,12 @@ type Table struct {
 }
 
 // Shown fails when what this process unmounts the host would not see: in a mount namespace of its own.
-func (t Table) Shown() error {
-	own, err := os.Readlink(t.Proc + "/self/ns/mnt")
+func Shown(proc string) error {
+	own, err := os.Readlink(proc + "/self/ns/mnt")
 	if err != nil {
 		return err
 	}
-	host, err := os.Readlink(t.Proc + "/1/ns/mnt")
+	host, err := os.Readlink(proc + "/1/ns/mnt")
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"context"
+
+	"unbounded/internal/mounts"
+	"unbounded/internal/rootfs"
+	"unbounded/internal/stage"
+	"unbounded/internal/systemd"
+)
+
+const proc = "/proc"
+
+// remove removes the trees of both slots and what was fetched for them.
+func remove(ctx context.Context, env *stage.Env, manager *systemd.Manager) error {
+	if err := mounts.Shown(proc); err != nil {
+		return err
+	}
+	return (&rootfs.Remover{Root: env.Root, Slots: manager, Log: env.Log, Proc: proc}).Remove(ctx)
+}
