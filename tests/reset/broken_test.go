@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	tree     = paths.Machines + "/kube1"
 	machines = "unbounded-reset-machines.service"
 	net      = "unbounded-reset-network.service"
 	nspawn   = "unbounded-reset-nspawn.service"

@@ -1,4 +1,4 @@
-//go:build cluster || fault
+//go:build host || cluster || fault
 
 // Package reset tests that a reset gives a host back, whatever was installed, ran, was broken or is in the way.
 package reset
@@ -24,6 +24,7 @@ func TestMain(m *testing.M) { os.Exit(host.Main(m)) }
 const (
 	start      = "systemctl start " + paths.Target
 	reset      = "systemctl start " + paths.ResetTarget
+	tree       = paths.Machines + "/kube1"
 	readyLimit = 2 * time.Minute
 	waitLimit  = time.Minute
 )

@@ -1,4 +1,4 @@
-//go:build cluster && !fault
+//go:build (host || cluster) && !fault
 
 package reset
 
