@@ -55,6 +55,8 @@ type State struct {
 	Xattrs map[string][]byte `json:"xattrs,omitempty"`
 	// Link is the target of a symbolic link that was there.
 	Link string `json:"link,omitempty"`
+	// UnitFile is how a unit was enabled.
+	UnitFile string `json:"unitFile,omitempty"`
 	// MissingDir is the topmost folder that had to be made for an absent file.
 	MissingDir string `json:"missingDir,omitempty"`
 }
@@ -66,7 +68,7 @@ func Text(s string) State { return State{Value: s} }
 func Gone() State { return State{Absent: true} }
 
 // Same tells whether two states are the same as far as we set it: not by mode or owner,
-// so that a chmod of our own file does not make it the operator's.
+// so that a chmod of our own file does not make it the operator's, nor by how a unit is enabled.
 func (s State) Same(other State) bool {
 	return s.Absent == other.Absent && s.Value == other.Value && s.Link == other.Link && bytes.Equal(s.Bytes, other.Bytes)
 }

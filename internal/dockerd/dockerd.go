@@ -54,3 +54,41 @@ func Apply(root string) (changed bool, err error) {
 	}
 	return durable.Rewrite(path, edited)
 }
+
+// Now is how the key is at present. What docker cannot read has become
+// somebody else's.
+func Now(root string) (before.State, error) {
+	data, err := os.ReadFile(paths.At(root, File))
+	if errors.Is(err, fs.ErrNotExist) {
+		return before.Gone(), nil
+	}
+	if err != nil {
+		return before.State{}, err
+	}
+	value, found, err := jsonkey.Get(data, Key)
+	switch {
+	case err != nil:
+		return before.Text(err.Error()), nil
+	case !found:
+		return before.Gone(), nil
+	}
+	return before.Text(value), nil
+}
+
+// Restore gives the key of e back as it was; the other bytes of the file stay as they are.
+func Restore(root string, e before.Entry) (changed bool, err error) {
+	path := paths.At(root, File)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return false, err
+	}
+	if e.Before.Absent {
+		data, _, err = jsonkey.Unset(data, Key, Value)
+	} else {
+		data, err = jsonkey.Set(data, Key, e.Before.Value)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %s: %w", File, err)
+	}
+	return durable.Rewrite(path, data)
+}

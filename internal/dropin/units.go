@@ -76,7 +76,8 @@ func Running(names []string, all map[string]systemd.Properties) []before.Change 
 	for _, name := range names {
 		if p := all[name]; p.Runs() && !strings.HasSuffix(name, ".swap") {
 			changes = append(changes, before.Change{
-				Kind: before.Unit, Object: name, Now: before.Text("active"), Want: before.Text("inactive"),
+				Kind: before.Unit, Object: name, Want: before.Text("inactive"),
+				Now: before.State{Value: "active", UnitFile: p.UnitFileState},
 			})
 		}
 	}

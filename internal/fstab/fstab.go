@@ -44,6 +44,19 @@ func Enable(text, line string) (changed string, found bool) {
 	return b.String(), found
 }
 
+// EnableAll takes the mark off every line, and returns those lines.
+func EnableAll(text string) (changed string, lines []string) {
+	var b strings.Builder
+	for have := range strings.Lines(text) {
+		if line, ok := strings.CutPrefix(have, Mark); ok {
+			have = line
+			lines = append(lines, strings.TrimSuffix(line, "\n"))
+		}
+		b.WriteString(have)
+	}
+	return b.String(), lines
+}
+
 // isSwap looks at the type, the third field: a path or label may have the word in it too.
 func isSwap(line string) bool {
 	fields := strings.Fields(line)
@@ -68,11 +81,58 @@ func Find(root string) ([]before.Change, error) {
 
 // Apply makes the changes that Find returned.
 func Apply(root string) (changed bool, err error) {
+	return edit(root, func(text string) string {
+		text, _ = Disable(text)
+		return text
+	})
+}
+
+// Now is how the line of e, an entry that Find's changes made, is at present.
+func Now(root string, e before.Entry) (before.State, error) {
+	text, err := os.ReadFile(paths.At(root, File))
+	if errors.Is(err, fs.ErrNotExist) {
+		return before.Gone(), nil
+	}
+	if err != nil {
+		return before.State{}, err
+	}
+	is := before.Gone()
+	for have := range strings.Lines(string(text)) {
+		switch have = strings.TrimSuffix(have, "\n"); have {
+		case Mark + e.Before.Value: // wins: the line may have been there twice
+			return before.Text(have), nil
+		case e.Before.Value:
+			is = e.Before
+		}
+	}
+	return is, nil
+}
+
+// Restore takes the mark off the line of e.
+func Restore(root string, e before.Entry) (changed bool, err error) {
+	return edit(root, func(text string) string {
+		text, _ = Enable(text, e.Before.Value)
+		return text
+	})
+}
+
+// RestoreAll takes the mark off every line and returns those lines. A host without the file has none.
+func RestoreAll(root string) (lines []string, err error) {
+	_, err = edit(root, func(text string) string {
+		text, lines = EnableAll(text)
+		return text
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return lines, err
+}
+
+func edit(root string, how func(text string) string) (changed bool, err error) {
 	path := paths.At(root, File)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return false, err
 	}
-	edited, _ := Disable(string(text))
-	return durable.Rewrite(path, []byte(edited))
+	return durable.Rewrite(path, []byte(how(string(text))))
 }

@@ -1,9 +1,14 @@
 package fstab
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"unbounded/internal/before"
 )
 
 func TestDisable(t *testing.T) {
@@ -44,5 +49,61 @@ func TestDisable(t *testing.T) {
 				t.Errorf("enabled again: %q, want %q", back, test.text)
 			}
 		})
+	}
+}
+
+func TestNowAndRestore(t *testing.T) {
+	const line, other = "/dev/sda2 none swap sw 0 0", "/dev/sdb2 none swap sw 0 0"
+	e := before.Entry{Kind: before.Line, Object: File + ":" + line, Before: before.Text(line), Ours: []before.State{before.Text(Mark + line)}}
+	for _, test := range []struct {
+		name, text string
+		now        before.State
+		want       string
+	}{
+		{name: "marked", text: "a\n" + Mark + line + "\n" + Mark + other + "\n", now: before.Text(Mark + line), want: "a\n" + line + "\n" + Mark + other + "\n"},
+		{name: "twice, one of them marked", text: line + "\n" + Mark + line, now: before.Text(Mark + line), want: line + "\n" + line},
+		{name: "as it was", text: line + "\n", now: before.Text(line), want: line + "\n"},
+		{name: "gone", text: "a\n", now: before.Gone(), want: "a\n"},
+		{name: "edited under the mark", text: Mark + line + " # mine\n", now: before.Gone(), want: Mark + line + " # mine\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			root := t.TempDir()
+			path := filepath.Join(root, File)
+			if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(test.text), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			now, err := Now(root, e)
+			if err != nil || !now.Same(test.now) {
+				t.Errorf("Now = %v, %v, want %v", now, err, test.now)
+			}
+			if _, err := Restore(root, e); err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(path)
+			if err != nil || string(got) != test.want {
+				t.Errorf("restored: %q, %v, want %q", got, err, test.want)
+			}
+		})
+	}
+	if now, err := Now(t.TempDir(), e); err != nil || !now.Absent {
+		t.Errorf("no file: %v, %v", now, err)
+	}
+}
+
+func TestRestoreAll(t *testing.T) {
+	root := t.TempDir()
+	if lines, err := RestoreAll(root); lines != nil || err != nil {
+		t.Errorf("no file: %v, %v", lines, err)
+	}
+	path := filepath.Join(root, File)
+	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("x\n"+Mark+"a\n"+Mark+"b"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := RestoreAll(root)
+	if diff := cmp.Diff([]string{"a", "b"}, lines); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "x\na\nb" {
+		t.Errorf("file = %q, %v", got, err)
 	}
 }

@@ -31,8 +31,8 @@ func Set(data []byte, key, value string) ([]byte, error) {
 	return slices.Concat(data[:at.open], at.inserted(key, value), data[at.open:]), nil
 }
 
-// Unset removes key with the value that Set gave it when it was new, and says whether it was there: exactly
-// what Set inserted is taken out.
+// Unset removes key, whatever its value, and says whether it was there. If it is as Set inserted it with
+// value, exactly that is taken out; somebody may have written the file anew since: then the last such key goes, with one comma.
 func Unset(data []byte, key, value string) (changed []byte, found bool, err error) {
 	at, err := locate(data, key)
 	if err != nil {
@@ -45,13 +45,24 @@ func Unset(data []byte, key, value string) (changed []byte, found bool, err erro
 			return slices.Concat(data[:at.open], after), true, nil
 		}
 	}
-	return data, false, nil
+	if at.end == 0 {
+		return data, false, nil
+	}
+	before, behind := data[:at.key], data[at.end:]
+	if after, ok := bytes.CutPrefix(bytes.TrimLeft(behind, blanks), []byte(",")); ok {
+		return slices.Concat(before, bytes.TrimLeft(after, blanks)), true, nil
+	}
+	before = bytes.TrimSuffix(bytes.TrimRight(before, blanks), []byte(","))
+	return slices.Concat(before, behind), true, nil
 }
+
+const blanks = " \t\r\n"
 
 // place is where things are in the text of an object.
 type place struct {
 	open       int  // behind its brace
 	empty      bool // it has no key
+	key        int  // where the last such key begins
 	start, end int  // of the key's last value; 0, 0 without one
 }
 
@@ -70,6 +81,7 @@ func locate(data []byte, key string) (place, error) {
 	at := place{open: int(decoder.InputOffset()), empty: true}
 	for decoder.More() {
 		at.empty = false
+		from := int(decoder.InputOffset()) // before blanks and a comma
 		name, err := decoder.Token()
 		if err != nil {
 			return place{}, err
@@ -81,6 +93,7 @@ func locate(data []byte, key string) (place, error) {
 		if name == key {
 			at.end = int(decoder.InputOffset())
 			at.start = at.end - len(value)
+			at.key = from + bytes.IndexByte(data[from:], '"')
 		}
 	}
 	if _, err := decoder.Token(); err != nil {

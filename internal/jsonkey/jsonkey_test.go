@@ -34,8 +34,30 @@ func TestSet(t *testing.T) {
 				t.Errorf("then Get = %q, %v, %v", value, found, err)
 			}
 			back, found, err := Unset(got, "iptables", "false")
-			if err != nil || found == had || (found && string(back) != test.data) {
+			if err != nil || !found || (!had && string(back) != test.data) {
 				t.Errorf("Unset = %q, %v, %v, want %q", back, found, err, test.data)
+			}
+		})
+	}
+}
+
+// Somebody wrote the file anew after Set.
+func TestUnsetElsewhere(t *testing.T) {
+	for _, test := range []struct {
+		name, data, want string
+		absent           bool
+	}{
+		{name: "alone", data: `{"iptables":false}`, want: `{}`},
+		{name: "alone, with another value", data: `{ "iptables": true }`, want: `{ }`},
+		{name: "first", data: "{\n    \"iptables\": false,\n    \"a\": 1\n}", want: "{\n    \"a\": 1\n}"},
+		{name: "middle", data: `{"a":[1,{"iptables":2}],"iptables" : false , "b":2}`, want: `{"a":[1,{"iptables":2}],"b":2}`},
+		{name: "last", data: "{\n    \"a\": \"iptables\",\n    \"iptables\": false\n}\n", want: "{\n    \"a\": \"iptables\"\n}\n"},
+		{name: "absent", data: `{"a":{"iptables":false}}`, want: `{"a":{"iptables":false}}`, absent: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, found, err := Unset([]byte(test.data), "iptables", "false")
+			if err != nil || found == test.absent || string(got) != test.want {
+				t.Errorf("Unset = %q, %v, %v, want %q", got, found, err, test.want)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"unsafe"
 
@@ -56,7 +57,7 @@ func Find(root string) ([]before.Change, error) {
 	var changes []before.Change
 	for _, area := range areas {
 		changes = append(changes, before.Change{
-			Kind: before.Swap, Object: area.Path, Now: before.Text("priority " + area.Priority), Want: before.Gone(),
+			Kind: before.Swap, Object: area.Path, Now: before.Text(prefix + area.Priority), Want: before.Gone(),
 		})
 	}
 	return changes, err
@@ -72,18 +73,67 @@ func Off(root, path string) error {
 	if errno == 0 {
 		return nil
 	}
-	areas, err := List(root)
+	area, on, err := find(root, path)
 	if err != nil {
 		return errors.Join(errno, err)
 	}
-	for _, area := range areas {
-		if area.Path != path {
-			continue
-		}
+	if on {
 		if errno == unix.ENOMEM {
 			return fmt.Errorf("swapoff %s: %w: what is in it does not fit into memory; stop programs or add memory", path, errno)
 		}
-		return fmt.Errorf("swapoff %s: %w", path, errno)
+		return fmt.Errorf("swapoff %s: %w", area.Path, errno)
 	}
 	return nil // somebody else was faster
 }
+
+// The flags of swapon(2).
+const (
+	prefer       = 0x8000
+	priorityMask = 0x7fff
+)
+
+// On turns an area on with a priority as List told it. One that is on already is done.
+func On(root, path, priority string) error {
+	name, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return err
+	}
+	flags := uintptr(0)
+	if number, err := strconv.Atoi(priority); err == nil && number >= 0 {
+		flags = prefer | uintptr(number)&priorityMask
+	}
+	_, _, errno := unix.Syscall(unix.SYS_SWAPON, uintptr(unsafe.Pointer(name)), flags, 0)
+	if errno == 0 {
+		return nil
+	}
+	if _, on, err := find(root, path); err != nil || on {
+		return err
+	}
+	return fmt.Errorf("swapon %s: %w", path, errno)
+}
+
+func find(root, path string) (Area, bool, error) {
+	areas, err := List(root)
+	for _, area := range areas {
+		if area.Path == path {
+			return area, true, err
+		}
+	}
+	return Area{}, false, err
+}
+
+// prefix is before the priority in a before-image.
+const prefix = "priority "
+
+// Now is how the area of e, an entry that Find's changes made, is at present. One that is on is as it was: priorities that
+// the kernel gave depend on the order of others.
+func Now(root string, e before.Entry) (before.State, error) {
+	_, on, err := find(root, e.Object)
+	if on {
+		return e.Before, err
+	}
+	return before.Gone(), err
+}
+
+// Priority is what the area of e had.
+func Priority(e before.Entry) string { return strings.TrimPrefix(e.Before.Value, prefix) }
