@@ -51,8 +51,19 @@ func Admit(ctx context.Context, request Request) (record.Record, error) {
 	if _, err := durable.Remove(paths.At(request.Root, paths.Complete)); err != nil {
 		return r, err
 	}
-	_, err = durable.Write(paths.At(request.Root, paths.Admitted), data, 0o600)
-	return r, err
+	return r, hand(ctx, request.Root, data)
+}
+
+// hand leaves the configuration for the stages. What a killed start has left of it goes: it has the token in it.
+func hand(ctx context.Context, root string, data []byte) error {
+	path := paths.At(root, paths.Admitted)
+	return record.Open(root).Alone(ctx, func() error {
+		if err := durable.SweepFor(path); err != nil {
+			return err
+		}
+		_, err := durable.Write(path, data, 0o600)
+		return err
+	})
 }
 
 func readConfig(root string) ([]byte, record.Identity, error) {

@@ -369,3 +369,18 @@ func TestConcurrentFirstStarts(t *testing.T) {
 		}
 	}
 }
+
+// A start that was killed while it wrote the configuration for the stages has left it in a temporary file.
+func TestAdmitSweeps(t *testing.T) {
+	root := host(t, nil)
+	left := paths.At(root, paths.Run+"/"+durable.TempName("admitted.json"))
+	if err := durable.Replace(left, []byte("token"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Admit(t.Context(), Request{Root: root, Slots: fakeSlots{}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s: %v, want it gone", left, err)
+	}
+}

@@ -93,6 +93,9 @@ func (s *Store) Update(ctx context.Context, change func(*Record) error) (Record,
 	return r, err
 }
 
+// Alone runs do while nobody else changes the record: for what is written beside it by several starts at once.
+func (s *Store) Alone(ctx context.Context, do func() error) error { return s.locked(ctx, do) }
+
 // Retire makes the phase Resetting, durably. A record that is absent or cannot be read gives way to a synthetic
 // one, with prefix; why then says what was wrong. An error means that the host may still be as it was.
 func (s *Store) Retire(ctx context.Context, prefix string) (r Record, why, err error) {
