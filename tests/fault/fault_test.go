@@ -49,14 +49,17 @@ type row struct {
 	what   string   // which start, where a verb has several
 
 	// setup brings the host where the helper is to be run. The files that it leaves are the row's start.
-	setup    func(t *testing.T, s *scene)
-	aspects  []aspect // what is not in files
-	roots    []string // folders that the helper may change
-	between  []string // globs of files that have states between the first and the last
-	newID    bool     // the record gets a random id
-	statuses []int    // exit statuses that a fault may have besides 0 and 1
-	killOnly bool     // there is nothing on a disk
-	sample   int      // points of each kind in a sample; default 4
+	setup   func(t *testing.T, s *scene)
+	aspects []aspect // what is not in files
+	roots   []string // folders that the helper may change
+	between []string // globs of files that have states between the first and the last
+	loose   []string // globs of files of which only matters that they are there: they tell of handles, say
+	newID   bool     // the record gets a random id
+	// next are the programs of the next plain run, where they are not the helper itself.
+	next     [][]string
+	statuses []int // exit statuses that a fault may have besides 0 and 1
+	killOnly bool  // there is nothing on a disk
+	sample   int   // points of each kind in a sample; default 4
 }
 
 func (r row) name() string {
@@ -113,7 +116,8 @@ func injector(t *testing.T) string {
 // scene is a host on which rows are run, one after the other.
 type scene struct {
 	*host.Host
-	base picture // of everything, when the host was fresh and admitted
+	ca   authority // of the API server
+	base picture   // of everything, when the host was fresh and admitted
 	all  []string
 }
 
@@ -163,7 +167,8 @@ type runner struct {
 	s                 *scene
 	w                 *world
 	args              []string
-	start, want       picture
+	raw               picture // the start, to put it back
+	start, want       picture // to compare with
 	startState, state []string
 	result            result
 }
@@ -183,6 +188,10 @@ func runRow(t *testing.T, s *scene, r row) result {
 	s.reset(t)
 	if r.setup != nil {
 		r.setup(t, s)
+	}
+	var err error
+	if x.raw, err = x.w.take(); err != nil {
+		t.Fatal(err)
 	}
 	x.start, x.startState = x.take(t), x.look(t)
 	// An undisturbed run, which is counted, and one more that changes nothing.
@@ -216,12 +225,26 @@ func runRow(t *testing.T, s *scene, r row) result {
 // again runs the helper once more. The verbs of reset find nothing to do, those of the bootstrap nothing to change.
 func (x *runner) again(t *testing.T) {
 	t.Helper()
-	if got := x.s.run(t, x.args); got.Exit != 0 {
+	if got := x.plain(t); got.Exit != 0 {
 		t.Errorf("%s: the second run ends with %d: %s", x.name(), got.Exit, got.output)
 	}
 	if diff := x.differs(t); len(diff) > 0 {
 		t.Errorf("%s: the second run changed:\n%s", x.name(), strings.Join(diff, "\n"))
 	}
+}
+
+// plain is the next run.
+func (x *runner) plain(t *testing.T) (e end) {
+	t.Helper()
+	if len(x.next) == 0 {
+		return x.s.run(t, x.args)
+	}
+	for _, args := range x.next {
+		if e = x.s.run(t, append([]string{program(args[0])}, args[1:]...)); e.Exit != 0 {
+			break
+		}
+	}
+	return e
 }
 
 // points are all points of one fault, or a sample.
@@ -282,7 +305,7 @@ func (x *runner) point(t *testing.T, fault string, at int) bool {
 	if lines := halves(x.start, x.want, left, x.between); len(lines) > 0 {
 		complain("%s", strings.Join(lines, "\n"))
 	}
-	if next := x.s.run(t, x.args); next.Exit != 0 {
+	if next := x.plain(t); next.Exit != 0 {
 		complain("the next plain run ends with %d: %s", next.Exit, next.output)
 	}
 	if diff := x.differs(t); len(diff) > 0 {
@@ -318,7 +341,7 @@ func (x *runner) take(t *testing.T) picture {
 	if x.newID {
 		p = withoutID(p)
 	}
-	return p
+	return loosen(p, x.loose)
 }
 
 func (x *runner) look(t *testing.T) []string {
@@ -344,7 +367,7 @@ func (x *runner) differs(t *testing.T) []string {
 
 func (x *runner) putBack(t *testing.T) {
 	t.Helper()
-	if err := x.w.put(x.start); err != nil {
+	if err := x.w.put(x.raw); err != nil {
 		t.Fatalf("put the host back: %v", err)
 	}
 	for i, a := range x.aspects {

@@ -102,13 +102,15 @@ func configuration(t *testing.T, ca authority) string {
 }
 
 // newScene boots a host that is admitted.
-func newScene(t *testing.T, ca authority, more map[string]host.File, args ...string) *scene {
+func newScene(t *testing.T, more map[string]host.File, args ...string) *scene {
 	t.Helper()
+	ca := newAuthority(t)
 	overlay := operator()
 	overlay[paths.Config] = host.File{Content: configuration(t, ca), Mode: 0o600}
 	overlay[injectPath] = host.File{Content: injector(t), Mode: 0o755}
 	maps.Copy(overlay, more)
 	s := &scene{
+		ca:   ca,
 		Host: host.Boot(t, host.Options{Overlay: overlay, Args: args}),
 		all:  []string{"/etc", "/var/lib/unbounded", "/var/lib/machines", "/run/unbounded"},
 	}

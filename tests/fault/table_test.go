@@ -4,6 +4,7 @@ package fault
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,8 +28,13 @@ func kernelParameters() sysctls {
 
 func operatorUnits() running { return running{"docker.service", "nftables.service"} }
 
-// hostTable are the helpers that need a host and nothing in it.
+// hostTable are the helpers that need a host and nothing in it: those of the bootstrap, then those of reset.
 func hostTable() []row {
+	filter := row{helper: "nftables", aspects: []aspect{ruleset{}}, loose: []string{paths.Before + "/nftables.json"}}
+	return slices.Concat(bootstrapRows(filter), beginRows(), removeRows(filter))
+}
+
+func bootstrapRows(filter row) []row {
 	return []row{
 		{
 			helper: "admission", verb: []string{"admit"}, what: "on a fresh host", roots: state(), newID: true,
@@ -48,13 +54,158 @@ func hostTable() []row {
 		{helper: "admission", verb: []string{"complete"}, roots: state()},
 		{helper: "kernel", aspects: []aspect{kernelParameters()}, between: []string{paths.Before + "/kernel.json"}},
 		{helper: "conflicts", aspects: []aspect{operatorUnits(), ruleset{}}},
-		{helper: "nftables", aspects: []aspect{ruleset{}}},
+		filter,
+		{helper: "rootfs", verb: []string{"converge", slot}, what: "from nothing", roots: treeRoots()},
+		{
+			helper: "rootfs", verb: []string{"converge", slot}, what: "with programs that are gone", roots: treeRoots(),
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				s.plain(t, "rootfs", "converge", slot)
+				bin := paths.Tree(slot) + "/usr/local/bin/"
+				s.MustRun(t, "rm "+bin+"kubelet && echo x >"+bin+"ctr")
+			},
+		},
 		{helper: "node", verb: []string{"converge", slot}, what: "on a new tree", setup: plantTree, roots: nodeRoots()},
+		{
+			helper: "node", verb: []string{"converge", slot}, what: "with another configuration", roots: nodeRoots(),
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				plantTree(t, s)
+				s.plain(t, "node", "converge", slot)
+				s.MustRun(t, `sed -i 's/10\.96\.0\.10/10.96.0.11/' `+paths.Admitted)
+			},
+		},
+		{helper: "join", verb: []string{"converge", slot}, setup: plantJoined, roots: state()},
+		{
+			helper: "join", verb: []string{"converge", slot}, what: "after another configuration", roots: state(),
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				plantJoined(t, s)
+				s.plain(t, "join", "converge", slot)
+				s.MustRun(t, "echo '{\"other\":1}' >"+paths.Tree(slot)+paths.Built)
+			},
+		},
 	}
 }
 
-func nodeRoots() []string {
-	return []string{"/etc/systemd", "/var/lib/unbounded", "/var/lib/machines", "/run/unbounded"}
+// beginRows are the ways in which a reset can find a host.
+func beginRows() []row {
+	found := func(what string, newID bool, script string) row {
+		return row{
+			helper: "reset", verb: []string{"begin"}, what: what, newID: newID,
+			roots:   append(state(), paths.SystemdDir),
+			aspects: []aspect{running{paths.BootUnit}},
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				s.MustRun(t, "systemctl enable "+paths.BootUnit+" && "+script)
+			},
+		}
+	}
+	return []row{
+		found("while installing", false, "true"),
+		found("when complete", false, `sed -i 's/"installing"/"complete"/' `+paths.Record+" && : >"+paths.Complete),
+		found("with a record that is cut off", true, "truncate -s 20 "+paths.Record),
+		found("without record", true, "rm "+paths.Record),
+		{
+			helper: "reset", verb: []string{"release"}, roots: state(), between: []string{paths.Record},
+			next: [][]string{{"reset", "begin"}, {"reset", "release"}},
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				s.phase(t, "resetting")
+				s.WriteFile(t, paths.Before+"/network.json", host.File{Content: "{}", Mode: 0o600})
+			},
+		},
+	}
+}
+
+// removeRows are the verbs that unmake what a stage made. Each starts from what that stage made.
+func removeRows(filter row) []row {
+	made := func(prepare ...[]string) func(t *testing.T, s *scene) {
+		return func(t *testing.T, s *scene) {
+			t.Helper()
+			for _, args := range prepare {
+				s.plain(t, args[0], args[1:]...)
+			}
+			s.phase(t, "resetting")
+		}
+	}
+	remove := []string{"remove"}
+	unfilter := filter
+	unfilter.verb, unfilter.setup = remove, made([]string{"nftables", "converge"})
+	return []row{
+		unfilter,
+		{helper: "kernel", verb: remove, setup: made([]string{"kernel", "converge"}), aspects: []aspect{kernelParameters()}},
+		{helper: "conflicts", verb: remove, setup: made([]string{"conflicts", "converge"}), aspects: []aspect{operatorUnits(), ruleset{}}},
+		{
+			helper: "daemon-install", verb: remove, aspects: []aspect{daemonUnits()},
+			roots: []string{"/etc/systemd", "/var/lib/unbounded", "/run/unbounded", "/usr/local"},
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				plantDaemon(t, s)
+				s.phase(t, "resetting")
+			},
+		},
+		{
+			helper: "daemon-install", verb: []string{"forget"}, roots: state(),
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				s.MustRun(t, "mkdir "+paths.ConfigDir+"/daemon-controller && cd "+paths.ConfigDir+" && echo x >agent-upgrade-signal && echo x >daemon-controller/a && echo x >daemon-controller/b")
+				s.phase(t, "resetting")
+			},
+		},
+		{
+			helper: "rootfs", verb: remove, roots: treeRoots(),
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				s.plain(t, "rootfs", "converge", slot)
+				s.MustRun(t, "cp -a "+paths.Tree("kube1")+" "+paths.Partial("kube2")+" && touch /var/lib/machines/.#kube1.lck")
+				s.phase(t, "resetting")
+			},
+		},
+		{
+			helper: "node", verb: remove, roots: nodeRoots(),
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				plantTree(t, s)
+				s.plain(t, "node", "converge", slot)
+				s.phase(t, "resetting")
+			},
+		},
+		{
+			helper: "join", verb: remove, roots: state(),
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				plantJoined(t, s)
+				s.plain(t, "join", "converge", slot)
+				s.phase(t, "resetting")
+			},
+		},
+		{
+			helper: "admission", verb: remove, roots: state(),
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				s.MustRun(t, ": >"+paths.Complete+" && mkdir -p "+paths.RunSlot+" "+paths.Restart+" && : >"+paths.RunSlot+"/kube1 && : >"+paths.Restart+"/kube1.kubelet.service")
+				s.phase(t, "resetting")
+			},
+		},
+	}
+}
+
+func treeRoots() []string {
+	return []string{"/var/lib/machines", "/var/lib/unbounded", "/run/unbounded"}
+}
+
+func nodeRoots() []string { return append(treeRoots(), "/etc/systemd") }
+
+func daemonUnits() running { return running{paths.DaemonUnit, paths.RecoveryUnit} }
+
+// plantDaemon is a daemon with its recovery, as an installation leaves them.
+func plantDaemon(t *testing.T, s *scene) {
+	t.Helper()
+	for _, unit := range daemonUnits() {
+		s.WriteFile(t, paths.SystemdDir+"/"+unit, host.File{Content: "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"})
+	}
+	s.MustRun(t, "systemctl daemon-reload && systemctl enable --now "+paths.DaemonUnit)
 }
 
 // plantTree is a tree as the rootfs helper leaves it, as far as the node helper looks.
@@ -64,11 +215,28 @@ func plantTree(t *testing.T, s *scene) {
 	s.MustRun(t, "mkdir -p "+tree+"/etc/systemd/system "+tree+"/usr/local/bin "+tree+"/var/lib "+tree+"/run "+tree+"/opt && echo ID=test >"+tree+"/etc/os-release")
 }
 
+// plantJoined is a tree whose kubelet has joined.
+func plantJoined(t *testing.T, s *scene) {
+	t.Helper()
+	plantTree(t, s)
+	tree := paths.Tree(slot)
+	for path, content := range map[string]string{
+		paths.Built: "{\"token\":\"" + canary + "\"}\n", paths.MachineID: guestID + "\n", paths.Kubeconfig: kubeconfigOf(t, s.ca),
+	} {
+		s.WriteFile(t, tree+path, host.File{Content: content, Mode: 0o600})
+	}
+}
+
 // TestHelpers runs the table.
 func TestHelpers(t *testing.T) {
 	var all []result
 	t.Run("host", func(t *testing.T) {
-		all = append(all, runTable(t, hostTable(), func(t *testing.T) *scene { return newScene(t, newAuthority(t), nil) })...)
+		all = append(all, runTable(t, hostTable(), func(t *testing.T) *scene {
+			s := newScene(t, nil)
+			serveTiny(t, s)
+			serveNode(t, s)
+			return s
+		})...)
 	})
 	summary(t, all)
 }

@@ -13,9 +13,6 @@ import (
 	"unbounded/tests/serve"
 )
 
-// apiServer is where the API server would be.
-const apiServer = "https://" + host.OutsideIP + ":6443"
-
 // tinyImage is the reference of the image that serveTiny serves.
 const tinyImage = host.OutsideIP + ":5000/node:v1"
 
