@@ -8,6 +8,7 @@ GO      ?= go
 
 GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w'
 HELPERS = $(notdir $(patsubst %/,%,$(wildcard helpers/*/)))
+COMMANDS = $(notdir $(patsubst %/,%,$(wildcard cmd/*/)))
 SLOT    = $(DESTDIR)$(PREFIX)/slots/blue
 TOOLS   = $(GO) tool -modfile=scripts/tools/go.mod
 
@@ -21,10 +22,11 @@ build: ## build every program into bin/
 	@for helper in $(HELPERS); do \
 		$(GOBUILD) -o bin/unbounded-$$helper ./helpers/$$helper || exit 1; \
 	done
+	@for command in $(COMMANDS); do $(GOBUILD) -o bin/$$command ./cmd/$$command || exit 1; done
 
 install: build ## install programs below PREFIX, units into UNITDIR (DESTDIR= for packages); starts and enables nothing
 	install -d $(SLOT) $(DESTDIR)$(PREFIX)/doc $(DESTDIR)$(UNITDIR)
-	install -m 0755 bin/unbounded-* $(SLOT)
+	install -m 0755 bin/unbounded* $(SLOT)
 	ln -sfn slots/blue $(DESTDIR)$(PREFIX)/current
 	ln -sfn slots/blue $(DESTDIR)$(PREFIX)/last-good
 	install -m 0644 docs/*.md LICENSE $(DESTDIR)$(PREFIX)/doc
@@ -36,6 +38,14 @@ install: build ## install programs below PREFIX, units into UNITDIR (DESTDIR= fo
 		sed 's|@root@|$(PREFIX)|g' $$unit > $(DESTDIR)$(UNITDIR)/$${unit##*/} || exit 1; \
 		chmod 0644 $(DESTDIR)$(UNITDIR)/$${unit##*/} || exit 1; \
 	done
+	@# What `unboundedctl uninstall` removes, one path a line. What an earlier release placed stays listed.
+	@manifest=$(DESTDIR)$(PREFIX)/manifest && touch $$manifest && { \
+		cat $$manifest; \
+		for program in $(addprefix unbounded-,$(HELPERS)) $(COMMANDS); do echo $(PREFIX)/slots/blue/$$program; done; \
+		for doc in docs/*.md LICENSE; do echo $(PREFIX)/doc/$${doc##*/}; done; \
+		for unit in units/*.service units/*.target; do echo $(UNITDIR)/$${unit##*/}; done; \
+		printf '%s\n' $(CATALOGDIR)/unbounded.catalog $(PREFIX)/current $(PREFIX)/last-good; \
+	} | sort -u > $$manifest.new && chmod 0644 $$manifest.new && mv $$manifest.new $$manifest
 
 test: ## run every level of tests (needs root; installs what is missing)
 	scripts/test

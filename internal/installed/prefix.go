@@ -6,20 +6,27 @@ import (
 	"path/filepath"
 )
 
-// Prefix is the folder that the running program is installed below: <prefix>/slots/<colour>/<program>. A program
-// that is elsewhere is an error.
-func Prefix() (string, error) {
+// Program is the file of the running program, without links.
+func Program() (string, error) {
 	self, err := os.Executable()
-	if err == nil {
-		self, err = filepath.EvalSymlinks(self)
-	}
 	if err != nil {
 		return "", err
 	}
-	return prefix(self)
+	return filepath.EvalSymlinks(self)
 }
 
-func prefix(program string) (string, error) {
+// Prefix is the folder that the running program is installed below.
+func Prefix() (string, error) {
+	self, err := Program()
+	if err != nil {
+		return "", err
+	}
+	return PrefixOf(self)
+}
+
+// PrefixOf is the folder that program is installed below: <prefix>/slots/<colour>/<program>. A program that is
+// elsewhere is an error.
+func PrefixOf(program string) (string, error) {
 	slots := filepath.Dir(filepath.Dir(program))
 	if filepath.Base(slots) != "slots" {
 		return "", fmt.Errorf("%s is not where make install puts it, below a folder slots: install it", program)

@@ -10,8 +10,8 @@ func TestPrefix(t *testing.T) {
 		{"too high", "/x", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got, err := prefix(test.program); got != test.want || (err == nil) != (test.want != "") {
-				t.Errorf("prefix(%s) = %q, %v, want %q", test.program, got, err, test.want)
+			if got, err := PrefixOf(test.program); got != test.want || (err == nil) != (test.want != "") {
+				t.Errorf("PrefixOf(%s) = %q, %v, want %q", test.program, got, err, test.want)
 			}
 		})
 	}
