@@ -10,8 +10,10 @@
 // /etc/docker/daemon.json, and the files of package hardening. What was before, running
 // units and active swap included, goes to /var/lib/unbounded/agent/before/conflicts.json first.
 // Packet-filter rules are left to unbounded-nftables.service, which runs after it.
+//
+// Its verb remove, in unbounded-reset-host.service, puts all of that back and starts what ran.
 package main
 
 import "unbounded/internal/stage"
 
-func main() { stage.Main("unbounded-conflicts", converge, nil) }
+func main() { stage.Main("unbounded-conflicts", converge, remove) }

@@ -44,6 +44,11 @@ ManageForeignRoutingPolicyRules=no
 // File is a file of a host.
 type File struct{ Path, Content string }
 
+// All are the files that hosts can have from us.
+func All() []File {
+	return []File{{aptFile, aptContent}, {needrestartFile, needrestartContent}, {networkdFile, networkdContent}}
+}
+
 // Files are those that the host below root needs: the ones for programs that it has, and the
 // one for systemd-networkd if the host uses that.
 func Files(root string, networkd bool) []File {
