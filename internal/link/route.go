@@ -30,13 +30,13 @@ type Route struct {
 	Family uint8
 	Table  uint32
 	Device uint32 // index of the link that it goes through, 0: none, or several
+	Name   string // the route about as ip shows it, by what stays the same over a reboot
 
-	text    string
 	message message
 }
 
-// String is the route as ip shows it, by names that stay the same over a reboot.
-func (r Route) String() string { return r.text }
+// String is the name.
+func (r Route) String() string { return r.Name }
 
 // Routes are those of all tables, of both families. links give devices their names.
 func (c *Conn) Routes(links []Link) ([]Route, error) {
@@ -82,7 +82,7 @@ func route(m message, links []Link) Route {
 		words = append(words, "multipath")
 	}
 	words = append(words, fmt.Sprintf("table %d metric %d", r.Table, m.number(unix.RTA_PRIORITY)))
-	r.text = strings.Join(words, " ")
+	r.Name = strings.Join(words, " ")
 	return r
 }
 
@@ -149,13 +149,13 @@ type Rule struct {
 	Family   uint8
 	Priority uint32
 	Table    uint32 // that it looks routes up in; 0: it does something else
+	Name     string // the rule about as ip shows it; no two different rules have the same
 
-	text    string
 	message message
 }
 
-// String is the rule about as ip shows it; no two different rules have the same.
-func (r Rule) String() string { return r.text }
+// String is the name.
+func (r Rule) String() string { return r.Name }
 
 // What x/sys does not name.
 const (
@@ -211,7 +211,7 @@ func rule(m message) Rule {
 	} else {
 		words = append(words, fmt.Sprintf("action %d", m.header[7]))
 	}
-	r.text = strings.Join(words, " ")
+	r.Name = strings.Join(words, " ")
 	return r
 }
 

@@ -21,23 +21,25 @@ type Part struct {
 	digest string // of what the rule does
 }
 
+// Of is the table that the part belongs to, as Table.String has it.
+func (p Part) Of() string { return Table{Family: p.Family, Name: p.Table}.String() }
+
 // String names the part. A rule is named by what it does, so that it has the same name in another boot.
 func (p Part) String() string {
-	table := Table{Family: p.Family, Name: p.Table}
 	switch {
 	case p.Chain == "":
-		return "table " + table.String()
+		return "table " + p.Of()
 	case p.Rule == 0:
-		return fmt.Sprintf("chain %s %s", table, p.Chain)
+		return fmt.Sprintf("chain %s %s", p.Of(), p.Chain)
 	}
-	return fmt.Sprintf("rule in chain %s %s (%s)", table, p.Chain, p.digest)
+	return fmt.Sprintf("rule in chain %s %s (%s)", p.Of(), p.Chain, p.digest)
 }
 
 // Names are the names of all that Node looks at, whoever made it: what is there before a node is, is not the node's.
 func (r *Ruleset) Names() ([]string, error) {
 	var names []string
 	for _, t := range r.Tables {
-		parts, err := t.node(func(string) bool { return false })
+		parts, err := t.node(func(Part) bool { return false })
 		if err != nil {
 			return nil, err
 		}
@@ -55,11 +57,11 @@ func (r *Ruleset) Names() ([]string, error) {
 	return names, nil
 }
 
-// Node are the parts of r that are a node's, by their public names, but for those that keep says, by their String, were
-// there before. In tables that are shared these are chains, rules that jump there, and rules by their comment; and the
+// Node are the parts of r that are a node's, by their public names, but for those that keep says were there
+// before. In tables that are shared these are chains, rules that jump there, and rules by their comment; and the
 // whole table if nothing but empty chains that accept would stay of it. With all set, keep knows of everything that was
 // there: then every such table and chain is a node's, not only where it has written. Tables with an owner are left out.
-func (r *Ruleset) Node(all bool, keep func(name string) bool) ([]Part, error) {
+func (r *Ruleset) Node(all bool, keep func(Part) bool) ([]Part, error) {
 	var parts []Part
 	for _, t := range r.Tables {
 		if t.Owner != 0 {
@@ -78,7 +80,7 @@ func (r *Ruleset) Node(all bool, keep func(name string) bool) ([]Part, error) {
 }
 
 // shell adds to found what does nothing when found is gone: the whole table, or if all is set single chains.
-func (t Table) shell(found []Part, all bool, keep func(string) bool) ([]Part, error) {
+func (t Table) shell(found []Part, all bool, keep func(Part) bool) ([]Part, error) {
 	rest, err := t.without(found)
 	if err != nil {
 		return nil, err
@@ -87,7 +89,7 @@ func (t Table) shell(found []Part, all bool, keep func(string) bool) ([]Part, er
 	if err != nil {
 		return nil, err
 	}
-	if whole := (Part{Family: t.Family, Table: t.Name}); empty && !keep(whole.String()) {
+	if whole := (Part{Family: t.Family, Table: t.Name}); empty && !keep(whole) {
 		return []Part{whole}, nil
 	}
 	if !all {
@@ -97,12 +99,12 @@ func (t Table) shell(found []Part, all bool, keep func(string) bool) ([]Part, er
 	if err != nil {
 		return nil, err
 	}
-	return append(found, slices.DeleteFunc(chains, func(p Part) bool { return keep(p.String()) })...), nil
+	return append(found, slices.DeleteFunc(chains, func(p Part) bool { return keep(p) })...), nil
 }
 
 // Foreign is t without what is a node's, for saving a table that a node may have written to; false if nothing is left.
 func (t Table) Foreign() (Table, bool, error) {
-	parts, err := t.node(func(string) bool { return false })
+	parts, err := t.node(func(Part) bool { return false })
 	if err != nil || len(parts) == 0 {
 		return t, err == nil, err
 	}
@@ -115,10 +117,10 @@ func (t Table) Foreign() (Table, bool, error) {
 }
 
 // node are the parts of t that are a node's.
-func (t Table) node(keep func(string) bool) ([]Part, error) {
+func (t Table) node(keep func(Part) bool) ([]Part, error) {
 	var parts []Part
 	add := func(p Part) {
-		if !keep(p.String()) {
+		if !keep(p) {
 			parts = append(parts, p)
 		}
 	}
@@ -134,7 +136,7 @@ func (t Table) node(keep func(string) bool) ([]Part, error) {
 		return nil, err
 	}
 	for _, r := range rules {
-		if nodeRule(r) && (!nodeChain(r.chain) || keep(Part{Family: t.Family, Table: t.Name, Chain: r.chain}.String())) {
+		if nodeRule(r) && (!nodeChain(r.chain) || keep(Part{Family: t.Family, Table: t.Name, Chain: r.chain})) {
 			add(Part{t.Family, t.Name, r.chain, r.handle, r.digest})
 		}
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // nobody was there before.
-func nobody(string) bool { return false }
+func nobody(Part) bool { return false }
 
 // iptables runs the lines of script, each with iptables-nft in front, or ip6tables-nft for those that begin with
 // "6". A line may fail where the kernel lacks the extension, and is then not part of the test.
@@ -115,7 +115,7 @@ const operatorsRules = `
 6 -t filter -P FORWARD DROP
 `
 
-func prune(t *testing.T, conn *Conn, all bool, keep func(string) bool) []Part {
+func prune(t *testing.T, conn *Conn, all bool, keep func(Part) bool) []Part {
 	t.Helper()
 	saved, err := conn.Save()
 	if err != nil {
@@ -261,7 +261,7 @@ func TestNodeKeepsWhatWasThere(t *testing.T) {
 -t nat -A PREROUTING -j KUBE-OLD
 6 -t raw -P OUTPUT ACCEPT
 `)
-	prune(t, conn, true, func(name string) bool { return slices.Contains(known, name) })
+	prune(t, conn, true, func(p Part) bool { return slices.Contains(known, p.String()) })
 	after, _ := ruleset(t)
 	for _, needed := range []string{"table ip kube-proxy", "chain KUBE-OLD", "jump KUBE-OLD", "10.0.0.0/8", "table ip6 raw"} {
 		if strings.Contains(before, needed) && !strings.Contains(after, needed) {

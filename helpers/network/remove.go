@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+
+	"unbounded/internal/before"
+	"unbounded/internal/nft"
+	"unbounded/internal/overlay"
+	"unbounded/internal/paths"
+	"unbounded/internal/stage"
+)
+
+func remove(ctx context.Context, env *stage.Env) error {
+	running, err := ask(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: nothing was removed", err)
+	}
+	if running != "" {
+		return fmt.Errorf("%s runs, and the network is the node's: stop it with `systemctl stop %s`", running, paths.MachineUnit(running))
+	}
+	n, err := overlay.Dial(0, overlay.Public())
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	return clear(env, n)
+}
+
+// clear removes what is the node's.
+func clear(env *stage.Env, n *overlay.Network) error {
+	image, err := before.Load(env.Root, concern)
+	if err != nil {
+		return err
+	}
+	if image.Has(name, done) {
+		return nil // what has one of the names now was given back since
+	}
+	flushed, err := before.Load(env.Root, "nftables")
+	if err != nil {
+		return err
+	}
+	known := noted(image)
+	if !known {
+		was, err := nodeWasHere(env)
+		if err != nil || !was {
+			return err
+		}
+		env.Log.Notice("nobody noted what the host's network was like before the node: what has its names and kinds is removed")
+	}
+	log := overlay.Log{
+		Removed: func(object string) { env.Log.Changed(object, "removed") },
+		Left:    once(func(line string) { env.Log.Notice("%s, and is left", line) }),
+	}
+	was := overlay.Before{
+		Known: known,
+		Has:   func(object string) bool { return image.Has(name, object) },
+		Part: func(part nft.Part) bool {
+			// What was in a table that was flushed after it was noted went with it: the table is to
+			// be put back whole, and what is in it now is the node's.
+			if flushed.Has(before.Ruleset, part.Of()) || !image.Has(name, part.String()) {
+				return false
+			}
+			log.Left(part.String() + " was there before the node")
+			return true
+		},
+	}
+	if err := n.Remove(was, log); err != nil {
+		return err
+	}
+	if err := removeKeys(env, image, log); err != nil {
+		return err
+	}
+	image.Keep(before.Change{Kind: name, Object: done, Now: before.Text("done"), Want: before.Text("done")})
+	return image.Save() // Commit point.
+}
+
+// once passes every line on one time.
+func once(say func(string)) func(string) {
+	said := map[string]bool{}
+	return func(line string) {
+		if !said[line] {
+			said[line] = true
+			say(line)
+		}
+	}
+}
+
+// nodeWasHere tells whether a host without a note may have had a node. Of an installation of ours it must have
+// joined: before the first machine runs the note is made. Of others a tree is enough.
+func nodeWasHere(env *stage.Env) (bool, error) {
+	var signs []string
+	for _, slot := range paths.Slots() {
+		signs = append(signs, paths.Applied(slot), paths.Active(slot))
+		if env.Record.Foreign() {
+			signs = append(signs, paths.Tree(slot), paths.Nspawn(slot), paths.DropInFile(slot))
+		}
+	}
+	for _, path := range signs {
+		_, err := os.Lstat(paths.At(env.Root, path))
+		if err == nil {
+			return true, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// removeKeys removes the keys that were not there before. Without a note they may be the operator's.
+func removeKeys(env *stage.Env, image *before.Image, log overlay.Log) error {
+	entries := image.Entries()
+	for _, key := range keys() {
+		state, err := presence(env.Root, key)
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(entries, func(e before.Entry) bool { return e.Kind == before.File && e.Object == key })
+		switch {
+		case state.Absent && (at < 0 || !entries[at].Before.Absent):
+		case at < 0:
+			log.Left(key + " may be the operator's")
+		case !entries[at].Before.Absent:
+			log.Left(key + " was there before the node")
+		default: // gone or not: the folder may still have to go
+			if err := before.RestoreFile(env.Root, entries[at]); err != nil {
+				return fmt.Errorf("remove %s: %w", key, err)
+			}
+			if !state.Absent {
+				log.Removed(key)
+			}
+		}
+	}
+	return nil
+}
