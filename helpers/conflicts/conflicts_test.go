@@ -15,6 +15,7 @@ import (
 
 	"unbounded/internal/before"
 	"unbounded/internal/config"
+	"unbounded/internal/dropin"
 	"unbounded/internal/fstab"
 	"unbounded/internal/journal"
 	"unbounded/internal/paths"
@@ -28,6 +29,7 @@ type fakeUnits struct {
 	units  map[string]*systemd.Properties
 	calls  []string
 	broken error
+	fails  map[string]error // to start, by unit
 }
 
 func (f *fakeUnits) Properties(_ context.Context, unit string) (systemd.Properties, error) {
@@ -52,8 +54,10 @@ func (f *fakeUnits) Reload(context.Context) error {
 	for name, p := range f.units {
 		path := paths.ConditionDropIn(name)
 		p.DropInPaths = nil
-		if _, err := os.Stat(filepath.Join(f.root, path)); err == nil {
-			p.DropInPaths = []string{path}
+		for _, path := range []string{path, dropin.QuietPath(name)} {
+			if _, err := os.Stat(filepath.Join(f.root, path)); err == nil {
+				p.DropInPaths = append(p.DropInPaths, path)
+			}
 		}
 	}
 	return nil
