@@ -217,7 +217,8 @@ func rule(m message) Rule {
 
 func (m message) flags() uint32 { return binary.NativeEndian.Uint32(m.header[8:]) }
 
-// RemoveRule removes r and says whether it was there.
+// RemoveRule removes r and says whether it was there. The kernel removes the first rule of that priority and table that
+// has all that r has; it may have more. So nothing but r may come first.
 func (c *Conn) RemoveRule(r Rule) (removed bool, err error) {
 	header := slices.Clone(r.message.header)
 	binary.NativeEndian.PutUint32(header[8:], r.message.flags()&ruleInvert) // the others tell of state

@@ -118,17 +118,7 @@ func (i Inventory) Plan(kinds Kinds, known bool, keep func(name string) bool) Pl
 			p.Routes = append(p.Routes, r)
 		}
 	}
-	for _, r := range i.Rules {
-		switch {
-		case !publicRule(r):
-		case keep(r.String()):
-			p.leave(r, "was there before the node")
-		case foreign[table{r.Family, r.Table}]:
-			p.leave(r, "leads to a table of a WireGuard link that is not the node's")
-		default:
-			p.Rules = append(p.Rules, r)
-		}
-	}
+	i.planRules(&p, foreign, keep)
 	i.planLinks(&p, kinds, keep)
 	return p
 }
@@ -151,6 +141,33 @@ type table struct {
 
 func (p *Plan) leave(object fmt.Stringer, why string, args ...any) {
 	p.Left = append(p.Left, fmt.Sprintf("%s %s", object, fmt.Sprintf(why, args...)))
+}
+
+// planRules plans rules. The kernel removes the first that has what it is told, whatever else that one has: behind a
+// rule of the host with that priority and table, the node's cannot be reached.
+func (i Inventory) planRules(p *Plan, foreign map[table]bool, keep func(string) bool) {
+	type place struct {
+		table
+		priority uint32
+	}
+	kept := map[place]bool{}
+	for _, r := range i.Rules {
+		at := place{table{r.Family, r.Table}, r.Priority}
+		switch {
+		case !publicRule(r):
+			continue
+		case keep(r.String()):
+			p.leave(r, "was there before the node")
+		case foreign[at.table]:
+			p.leave(r, "leads to a table of a WireGuard link that is not the node's")
+		case kept[at]:
+			p.leave(r, "comes after one of the host with its priority and table, which would be hit in its place")
+		default:
+			p.Rules = append(p.Rules, r)
+			continue
+		}
+		kept[at] = true
+	}
 }
 
 // foreignTunnel tells of a WireGuard link that is not a node's by its name.

@@ -137,6 +137,15 @@ func TestPlan(t *testing.T) {
 			want: []string{"later"}, left: 2,
 		},
 		{
+			name: "behind a rule of the host", known: true, was: []string{"theirs"},
+			have: Inventory{Rules: []link.Rule{
+				{Family: ip4, Priority: 100, Table: 51820, Name: "before it"}, {Family: ip4, Priority: 100, Table: 51820, Name: "theirs"},
+				{Family: ip4, Priority: 100, Table: 51820, Name: "after it"}, {Family: ip4, Priority: 100, Table: 51821, Name: "to another"},
+				{Family: ip6, Priority: 100, Table: 51820, Name: "of IPv6"}, {Family: ip4, Priority: 101, Table: 51820, Name: "later"},
+			}},
+			want: []string{"before it", "to another", "of IPv6", "later"}, left: 2,
+		},
+		{
 			name: "wg-quick took a table of that number",
 			have: Inventory{
 				Links: []link.Link{wg0, wg},
