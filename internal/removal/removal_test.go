@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -339,5 +340,45 @@ func TestLinksMeanwhile(t *testing.T) {
 	}
 	if _, err := Tree(t.Context(), path); err != nil {
 		t.Error(err)
+	}
+}
+
+// Subvolumes of btrfs, one in another and read-only ones, go like folders.
+func TestSubvolumes(t *testing.T) {
+	mountstest.Need(t)
+	for _, program := range []string{"mkfs.btrfs", "btrfs", "mount"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("SKIPPED: %v", err)
+		}
+	}
+	dir := t.TempDir()
+	run := func(argv ...string) {
+		t.Helper()
+		if out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v: %s", argv, err, out)
+		}
+	}
+	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "mnt")
+	must(t, errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 256<<20), os.Mkdir(at, 0o755)))
+	run("mkfs.btrfs", "-q", image)
+	run("mount", "-o", "loop", image, at)
+	t.Cleanup(func() { must(t, unix.Unmount(at, 0)) }) // the loop device goes with it
+	path := filepath.Join(at, "tree")
+	run("btrfs", "subvolume", "create", path)
+	write(t, filepath.Join(path, "a/file"))
+	run("btrfs", "subvolume", "create", filepath.Join(path, "a/sub"))
+	run("btrfs", "subvolume", "create", filepath.Join(path, "a/sub/sub"))
+	write(t, filepath.Join(path, "a/sub/sub/file"))
+	run("btrfs", "subvolume", "snapshot", "-r", filepath.Join(path, "a/sub/sub"), filepath.Join(path, "a/ro"))
+	run("btrfs", "subvolume", "snapshot", "-r", path, filepath.Join(path, "a/ro-empty-sub"))
+	must(t, os.MkdirAll(filepath.Join(path, "a/m"), 0o755))
+	must(t, unix.Mount("tmpfs", filepath.Join(path, "a/m"), "tmpfs", 0, ""))
+	if _, err := Tree(t.Context(), path); !errors.Is(err, ErrMount) {
+		t.Errorf("Tree = %v, want %v", err, ErrMount)
+	}
+	must(t, unix.Unmount(filepath.Join(path, "a/m"), 0))
+	must(t, Rename(path, path+"2"))
+	if _, err := Tree(t.Context(), path+"2"); err != nil || there(path+"2") {
+		t.Errorf("Tree = %v", err)
 	}
 }
