@@ -1,9 +1,9 @@
 // Command daemon-install takes the daemon off a host.
 //
-// The verb remove runs as unbounded-reset-daemon.service. It stops what could start the daemon, or an installation,
-// again, before the daemon itself: the unit with which Ignition brought the public agent and the recovery
-// unit. Then it disables them and removes their units, drop-ins and links in /etc/systemd/system and
-// /run/systemd/system, and the recovery scripts.
+// The verb remove runs as unbounded-reset-daemon.service. It stops and disables units and removes their files,
+// drop-ins and links in /etc/systemd/system and /run/systemd/system: first of those that could start the daemon, or an
+// installation, again (recovery, and the unit with which Ignition brought the public agent), then of the daemon.
+// The recovery scripts go last.
 //
 // The verb forget runs in unbounded-reset-state.service: a daemon that asked for the reset has its
 // credential until the machines are gone and the host is restored. It removes

@@ -23,11 +23,13 @@ func remove(ctx context.Context, env *stage.Env) error {
 	return retire(ctx, env, manager)
 }
 
-// retire stops recovery before the daemon, whose end would start it.
+// retire takes away what starts the daemon, or an installation, before it stops the daemon: one that fails when it is
+// stopped would have systemd start recovery at once, and that would start it again. It takes two reloads.
 func retire(ctx context.Context, env *stage.Env, manager unitfile.Manager) error {
-	err := unitfile.Retire(ctx, env.Root, manager, env.Log, legacy.BootstrapUnit, paths.RecoveryUnit, paths.DaemonUnit)
-	if err != nil {
-		return err
+	for _, units := range [][]string{{legacy.BootstrapUnit, paths.RecoveryUnit}, {paths.DaemonUnit}} {
+		if err := unitfile.Retire(ctx, env.Root, manager, env.Log, units...); err != nil {
+			return err
+		}
 	}
 	for _, path := range legacy.RecoveryScripts() {
 		if err := removeFile(env, path); err != nil {

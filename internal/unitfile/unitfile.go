@@ -21,9 +21,6 @@ import (
 // runtimeDir is where systemd and its tools put units for this boot.
 const runtimeDir = "/run/systemd/system"
 
-// rounds is how often units that start each other are stopped.
-const rounds = 3
-
 // Manager is the service manager of the host.
 type Manager interface {
 	Properties(ctx context.Context, unit string) (systemd.Properties, error)
@@ -58,36 +55,28 @@ func Retire(ctx context.Context, root string, manager Manager, log *journal.Log,
 	return settle(ctx, root, manager, log, units, changed)
 }
 
-// stop stops units until none of them runs: one that fails when it is stopped may start another (OnFailure=).
 func stop(ctx context.Context, manager Manager, log *journal.Log, units []string) error {
-	running := ""
-	for range rounds {
-		running = ""
-		for _, unit := range units {
-			if template(unit) {
-				continue
-			}
-			now, err := manager.Properties(ctx, unit)
-			if err != nil {
-				return err
-			}
-			if !now.Runs() {
-				continue
-			}
-			running = unit
-			log.Status("stopping %s", unit)
-			if now, err = manager.Stop(ctx, unit); err != nil {
-				return fmt.Errorf("%w; see `systemctl status %s`", err, unit)
-			}
-			if !now.Runs() {
-				log.Changed(unit, "stopped")
-			}
+	for _, unit := range units {
+		if template(unit) {
+			continue
 		}
-		if running == "" {
-			return nil
+		now, err := manager.Properties(ctx, unit)
+		if err != nil {
+			return err
 		}
+		if !now.Runs() {
+			continue
+		}
+		log.Status("stopping %s", unit)
+		if now, err = manager.Stop(ctx, unit); err != nil {
+			return fmt.Errorf("%w; see `systemctl status %s`", err, unit)
+		}
+		if now.Runs() {
+			return fmt.Errorf("%s runs although it was stopped: see `systemctl status %s`", unit, unit)
+		}
+		log.Changed(unit, "stopped")
 	}
-	return fmt.Errorf("%s runs again and again although it was stopped: see `systemctl status %s`", running, running)
+	return nil
 }
 
 // template tells whether unit is a template without an instance, which systemd cannot load.
