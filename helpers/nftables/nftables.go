@@ -105,7 +105,11 @@ func clean(env *stage.Env, host filter) error {
 			warnOwned(env, owned)
 			return nil
 		}
-		if err := keep(image, free); err != nil {
+		hosts, err := foreign(env.Root, free)
+		if err != nil {
+			return err
+		}
+		if err := keep(image, hosts); err != nil {
 			return err
 		}
 		err = host.Flush(ruleset.Generation)
@@ -130,6 +134,29 @@ func split(tables []nft.Table) (free, owned []nft.Table) {
 		}
 	}
 	return free, owned
+}
+
+// foreign is tables without what a node made, where one may have run: an attempt that was cut off left a tree.
+func foreign(root string, tables []nft.Table) ([]nft.Table, error) {
+	slots := paths.Slots()
+	ran := slices.ContainsFunc(slots[:], func(slot string) bool {
+		_, err := os.Lstat(paths.At(root, paths.Tree(slot)))
+		return err == nil
+	})
+	if !ran {
+		return tables, nil
+	}
+	var kept []nft.Table
+	for _, table := range tables {
+		rest, some, err := table.Foreign()
+		if err != nil {
+			return nil, fmt.Errorf("save table %s: %w", table, err)
+		}
+		if some {
+			kept = append(kept, rest)
+		}
+	}
+	return kept, nil
 }
 
 // keep adds tables to the before-image. A table that is in it already stays as it was first found in this

@@ -205,3 +205,16 @@ func TestExplain(t *testing.T) {
 		}
 	}
 }
+
+// A node that ran in an attempt that was cut off has left tables: they are flushed, and are not the host's.
+func TestCleanAfterANode(t *testing.T) {
+	env, _ := host(t)
+	write(t, env.Root, "/var/lib/machines/kube1/etc/os-release", "")
+	proxy := nft.Table{Family: 1, Name: "kube-proxy"}
+	if err := clean(env, &fakeFilter{tables: []nft.Table{table("a", 0), proxy}}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"inet a"}, saved(t, env)); diff != "" {
+		t.Errorf("saved (-want +got):\n%s", diff)
+	}
+}

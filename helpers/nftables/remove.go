@@ -152,15 +152,17 @@ func restoreTables(env *stage.Env, host restorer, image *before.Image, say bool)
 
 // look reads the tables of image that were saved in this boot.
 func look(host restorer, image *before.Image) (missing []nft.Table, there []string, err error) {
-	entries := slices.DeleteFunc(image.Entries(), func(e before.Entry) bool { return !image.SameBoot(e) })
-	if len(entries) == 0 {
+	if !slices.ContainsFunc(image.Entries(), image.SameBoot) {
 		return nil, nil, nil
 	}
 	ruleset, err := host.Save()
 	if err != nil {
 		return nil, nil, explain(err)
 	}
-	for _, e := range entries {
+	for _, e := range image.Entries() {
+		if !image.SameBoot(e) {
+			continue
+		}
 		if e.Kind != before.Ruleset {
 			return nil, nil, exit.As(exit.Refused, fmt.Errorf("%s is of kind %s, which this release cannot restore: use a newer one", e.Object, e.Kind))
 		}

@@ -183,7 +183,7 @@ func (i *Image) Keep(changes ...Change) {
 			e.BootID = i.bootID // it was read again
 		}
 		if !slices.ContainsFunc(e.Ours, c.Want.Same) {
-			e.Ours = slices.Insert(e.Ours, 0, c.Want)
+			e.Ours = append([]State{c.Want}, e.Ours...)
 		}
 	}
 }
