@@ -29,11 +29,11 @@ func remove(ctx context.Context, env *stage.Env) error {
 		return err
 	}
 	defer n.Close()
-	return clear(env, n)
+	return giveBack(env, n)
 }
 
-// clear removes what is the node's.
-func clear(env *stage.Env, n *overlay.Network) error {
+// giveBack removes what is the node's from n.
+func giveBack(env *stage.Env, n *overlay.Network) error {
 	image, err := before.Load(env.Root, concern)
 	if err != nil {
 		return err
