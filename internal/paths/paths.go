@@ -109,7 +109,7 @@ func IsSlot(name string) bool { return name == "kube1" || name == "kube2" }
 // StageUnits are all stages of the target, in start order, for slot.
 func StageUnits(slot string) []string {
 	return []string{
-		AdmitUnit, PreflightUnit, PrerequisitesUnit, KernelUnit, ConflictsUnit, NftablesUnit,
+		AdmitUnit, PreflightUnit, PrerequisitesUnit, KernelUnit, ConflictsUnit, NftablesUnit, NetworkUnit,
 		RootfsUnit(slot), NodeUnit(slot), MachineStageUnit(slot), JoinUnit(slot), CompleteUnit, VerifyUnit,
 	}
 }
