@@ -23,6 +23,7 @@ var budgets = map[string]int64{
 	"kernel":         4 * mb,
 	"legacy":         4 * mb,
 	"machine":        4 * mb,
+	"network":        41 * mb / 10, // the packet filter, and links, routes and rules
 	"nftables":       41 * mb / 10, // dumps, tells apart and replays rulesets
 	"node":           4 * mb,
 	"preflight":      9 * mb, // HTTPS
