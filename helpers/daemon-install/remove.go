@@ -8,9 +8,9 @@ import (
 	"unbounded/internal/durable"
 	"unbounded/internal/legacy"
 	"unbounded/internal/paths"
+	"unbounded/internal/removal"
 	"unbounded/internal/stage"
 	"unbounded/internal/systemd"
-	"unbounded/internal/tree"
 	"unbounded/internal/unitfile"
 )
 
@@ -40,7 +40,7 @@ func retire(ctx context.Context, env *stage.Env, manager unitfile.Manager) error
 }
 
 // forget removes what the daemon reports with.
-func forget(_ context.Context, env *stage.Env) error {
+func forget(ctx context.Context, env *stage.Env) error {
 	if err := removeFile(env, paths.ConfigDir+"/agent-upgrade-signal"); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func forget(_ context.Context, env *stage.Env) error {
 	if err != nil {
 		return fmt.Errorf("credentials of the daemon: %w; remove %s and reset again", err, credentials)
 	}
-	if err := tree.Remove(paths.At(env.Root, credentials)); err != nil {
+	if _, err := removal.Tree(ctx, paths.At(env.Root, credentials)); err != nil {
 		return err
 	}
 	env.Log.Changed(credentials, fmt.Sprintf("removed, with %d files", len(entries)))

@@ -1,19 +1,17 @@
 package main
 
 import (
-	"errors"
-	"io/fs"
-	"os"
+	"context"
 
 	"unbounded/internal/durable"
 	"unbounded/internal/legacy"
 	"unbounded/internal/paths"
+	"unbounded/internal/removal"
 	"unbounded/internal/stage"
-	"unbounded/internal/tree"
 	"unbounded/internal/unitfile"
 )
 
-func files(env *stage.Env) error {
+func files(ctx context.Context, env *stage.Env) error {
 	own, foreign, err := legacy.Files(env.Root)
 	if err != nil {
 		return err
@@ -35,13 +33,13 @@ func files(env *stage.Env) error {
 		return err
 	}
 	for _, dir := range trees {
-		if _, err := os.Lstat(paths.At(env.Root, dir)); errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err := tree.Remove(paths.At(env.Root, dir)); err != nil {
+		removed, err := removal.Tree(ctx, paths.At(env.Root, dir))
+		if err != nil {
 			return err
 		}
-		env.Log.Changed(dir, "removed")
+		if removed {
+			env.Log.Changed(dir, "removed")
+		}
 	}
 	for _, dir := range legacy.Folders() {
 		if err := unitfile.RemoveEmpty(env.Root, dir); err != nil {

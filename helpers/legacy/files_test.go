@@ -31,7 +31,7 @@ func TestFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := files(env); err != nil {
+	if err := files(t.Context(), env); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]bool{
@@ -48,7 +48,7 @@ func TestFiles(t *testing.T) {
 		t.Errorf("said %q, want what stays named", &out)
 	}
 	out.Reset()
-	if err := files(env); err != nil || strings.Contains(out.String(), "removed") {
+	if err := files(t.Context(), env); err != nil || strings.Contains(out.String(), "removed") {
 		t.Errorf("the second run: %v, said %q", err, &out)
 	}
 }

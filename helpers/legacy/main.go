@@ -36,5 +36,5 @@ func remove(ctx context.Context, env *stage.Env) error {
 			return err
 		}
 	}
-	return files(env)
+	return files(ctx, env)
 }
