@@ -1,5 +1,7 @@
 package compare
 
+import "unbounded/internal/paths"
+
 // Exclusion is what may differ between two looks at the same host.
 type Exclusion struct {
 	Class  string // Files, or a section of collect.sh
@@ -21,7 +23,15 @@ func Exclusions() []Exclusion {
 		{Class: Files, Object: "/run/systemd/units", Reason: "runtime folder of systemd: invocations of units"},
 		{Class: Files, Object: "/tmp/systemd-private-*", Reason: "runtime folder of systemd: PrivateTmp= of services that run"},
 		{Class: Files, Object: "/var/tmp/systemd-private-*", Reason: "runtime folder of systemd: PrivateTmp= of services that run"},
+		{Class: Files, Object: "/run/systemd/propagate", Reason: "runtime folder of systemd: of services that run in a mount namespace"},
+		{Class: Files, Object: "/run/systemd/machine", Reason: "runtime folder of systemd: sockets of machined"},
+		{Class: Files, Object: "/run/systemd/userdb/io.systemd.Machine", Reason: "runtime folder of systemd: sockets of machined"},
+		{Class: Files, Object: "/run/systemd/nspawn", New: true, Reason: "runtime folder of systemd: made for the first machine, and kept empty"},
+		{Class: Files, Object: "/run/systemd/nspawn/*", New: true, Reason: "runtime folder of systemd: made for the first machine, and kept empty"},
 		{Class: Files, Object: "/run/systemd/transient", New: true, Reason: "runtime folder of systemd: made for the first transient unit, and kept"},
+		{Class: Files, Object: paths.Lock, New: true, Reason: "a lock: whoever removes one may part those who wait for it; gone with the boot"},
+		{Class: Files, Object: paths.RecordLock, New: true, Reason: "a lock: whoever removes one may part those who wait for it; gone with the boot"},
+		{Class: Files, Object: paths.Run, New: true, Reason: "the folder of that lock"},
 
 		{Class: "sysctls", Object: "fs/*-state", Reason: "a count that moves by itself"},
 		{Class: "sysctls", Object: "fs/*-nr", Reason: "a count that moves by itself"},

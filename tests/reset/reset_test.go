@@ -134,9 +134,8 @@ func journal(t *testing.T, g *ground.Ground) string {
 // same holds the host to being what it was.
 func same(t *testing.T, g *ground.Ground, when string, before compare.Snapshot) {
 	t.Helper()
-	const enough = 50
 	if diff := compare.Diff(before, compare.Take(t, g.Host)); len(diff) > 0 {
-		t.Errorf("%s the host is not what it was, %d differences:\n%s", when, len(diff), strings.Join(diff[:min(len(diff), enough)], "\n"))
+		t.Errorf("%s the host is not what it was, %d differences:\n%s", when, len(diff), strings.Join(diff, "\n"))
 	}
 }
 
