@@ -36,6 +36,7 @@ type manager interface {
 	SlotRuns(ctx context.Context, slot string) (bool, error)
 	Properties(ctx context.Context, unit string) (systemd.Properties, error)
 	Stop(ctx context.Context, unit string) (systemd.Properties, error)
+	ResetFailed(ctx context.Context, unit string) error
 	Reload(ctx context.Context) error
 }
 
@@ -89,16 +90,17 @@ func (r *removal) unmount(ctx context.Context, slot string) error {
 	if err != nil {
 		return err
 	}
-	if p.Runs() {
+	mounted := p.Runs()
+	if mounted {
 		r.Log.Status("wait for %s to be unmounted", point)
-		_, err = r.host.Stop(ctx, unit)
+		p, err = r.host.Stop(ctx, unit)
 		if _, ended := errors.AsType[*systemd.JobError](err); err != nil && !ended {
 			return err
 		}
 	}
-	table, failed := mounts.Read(r.proc)
-	if failed != nil {
-		return failed
+	table, err := mounts.Read(r.proc)
+	if err != nil {
+		return err
 	}
 	if left := mounts.On(table, point); len(left) > 0 {
 		used := mounts.Table{Proc: r.proc, Log: r.Log}.Holders(left[0])
@@ -107,8 +109,13 @@ func (r *removal) unmount(ctx context.Context, slot string) error {
 		}
 		return fmt.Errorf("unmount %s: it is in use by %s: end that, then reset again", point, strings.Join(used, ", "))
 	}
-	if p.Runs() {
+	if mounted {
 		r.Log.Changed(point, "unmounted")
+	}
+	if p.ActiveState == "failed" { // it was in use at an earlier try
+		if err := r.host.ResetFailed(ctx, unit); err != nil { // some systems deny it by policy
+			r.Log.Notice("%v, ignoring: it shows as failed until the host reboots", err)
+		}
 	}
 	return r.folder(point)
 }

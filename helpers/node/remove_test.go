@@ -25,6 +25,8 @@ type pid1 struct {
 	stale   bool // it knows files of ours, as of before they were removed
 	reloads int
 	stops   []string
+	failed  bool // an unmounted file system that was in use once
+	resets  int
 }
 
 func (p *pid1) SlotRuns(_ context.Context, slot string) (bool, error) { return slot == p.runs, nil }
@@ -59,7 +61,16 @@ func (p *pid1) Stop(_ context.Context, unit string) (systemd.Properties, error) 
 			delete(p.mounted, slot)
 		}
 	}
-	return systemd.Properties{}, os.WriteFile(p.root+"/proc/self/mountinfo", nil, 0o600)
+	have := systemd.Properties{ActiveState: "inactive"}
+	if p.failed {
+		have.ActiveState = "failed"
+	}
+	return have, os.WriteFile(p.root+"/proc/self/mountinfo", nil, 0o600)
+}
+
+func (p *pid1) ResetFailed(context.Context, string) error {
+	p.resets++
+	return errors.New("access denied")
 }
 
 func (p *pid1) Reload(context.Context) error {
@@ -208,6 +219,15 @@ func TestRemoveFails(t *testing.T) {
 				t.Errorf("left %q, want all of %q", after, before)
 			}
 		})
+	}
+}
+
+func TestRemoveAfterBusy(t *testing.T) {
+	t.Parallel()
+	r, host, log := installed(t, []string{"kube1"}, nil)
+	host.failed = true
+	if err := r.run(t.Context()); err != nil || host.resets != 1 || !strings.Contains(log.String(), "access denied, ignoring") {
+		t.Errorf("remove = %v, forgot %d failures, said %s", err, host.resets, log)
 	}
 }
 

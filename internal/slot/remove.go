@@ -34,6 +34,7 @@ type manager interface {
 	Kill(ctx context.Context, unit string, signal syscall.Signal) error
 	ResetFailed(ctx context.Context, unit string) error
 	Reload(ctx context.Context) error
+	WhyNoMachined(ctx context.Context) string
 }
 
 // processes are those in cgroups.
@@ -234,7 +235,7 @@ func (r *Removal) unregister(ctx context.Context) error {
 	switch {
 	case errors.Is(err, machined.ErrNone):
 	case err != nil:
-		r.log.Notice("%s does not tell whether machine %s is registered: %v, ignoring: systemd says that it does not run", paths.MachinedUnit, r.name, err)
+		r.log.Notice("machine %s may be registered (%s: %v), ignoring: systemd says that it does not run", r.name, r.host.WhyNoMachined(ctx), err)
 	case forgotten:
 		r.log.Changed(r.name, "unregistered")
 	}

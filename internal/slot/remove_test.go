@@ -96,6 +96,8 @@ func (f unitKiller) Kill(_ context.Context, unit string, signal syscall.Signal) 
 	return nil
 }
 
+func (f *fake) WhyNoMachined(context.Context) string { return "machined is masked" }
+
 func (f *fake) ResetFailed(context.Context, string) error {
 	f.did("reset-failed")
 	if f.resetErr == nil {
@@ -220,7 +222,7 @@ func TestRemove(t *testing.T) {
 		{name: "no machined", have: fake{state: "inactive", forgetErr: machined.ErrNone}},
 		{
 			name: "machined is masked", have: fake{state: "active", forgetErr: errors.New("unit is masked")},
-			calls: "stop", says: []string{"whether machine kube1 is registered: unit is masked, ignoring"},
+			calls: "stop", says: []string{"machine kube1 may be registered (machined is masked: unit is masked), ignoring"},
 		},
 	}
 	for _, tt := range tests {

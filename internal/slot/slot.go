@@ -45,7 +45,7 @@ func (m *Slot) unit() string { return paths.MachineUnit(m.Name) }
 // Run makes the machine run. A start that fails is tried once more, after looking again: what a killed
 // nspawn left may show only then.
 func (m *Slot) Run(ctx context.Context) error {
-	changed, err := durable.Write(paths.At(m.Root, paths.RunSlot)+"/"+m.Name, nil, 0o644)
+	changed, err := durable.Mark(paths.At(m.Root, paths.RunSlot) + "/" + m.Name)
 	if err != nil {
 		return err
 	}

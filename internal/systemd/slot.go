@@ -46,7 +46,7 @@ func (m *Manager) Machine(ctx context.Context, name string) (leader uint32, root
 	case errors.Is(err, ErrNoMachined):
 		err = fmt.Errorf("machine %s: %w", name, err)
 	case err != nil:
-		err = fmt.Errorf("machine %s: %w: %s: %w", name, ErrCannotTell, m.whyNoMachined(ctx), err)
+		err = fmt.Errorf("machine %s: %w: %s: %w", name, ErrCannotTell, m.WhyNoMachined(ctx), err)
 	}
 	return machine.Leader, machine.Root, found, err
 }
@@ -61,8 +61,8 @@ func (m *Manager) Registered(ctx context.Context, slot string) (bool, error) {
 	return found, err
 }
 
-// whyNoMachined names the cause of an unanswered question, which PID 1 knows at once.
-func (m *Manager) whyNoMachined(ctx context.Context) string {
+// WhyNoMachined names the cause of an unanswered question, which PID 1 knows at once.
+func (m *Manager) WhyNoMachined(ctx context.Context) string {
 	p, err := m.Properties(ctx, paths.MachinedUnit)
 	switch {
 	case err != nil:
