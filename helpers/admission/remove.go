@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	"unbounded/internal/durable"
 	"unbounded/internal/paths"
@@ -12,7 +15,19 @@ import (
 // remove takes away what admission left for the stages of an attempt, and the notes of this boot. The record itself is
 // the last thing to go, and the reset's.
 func remove(_ context.Context, env *stage.Env) error {
-	for _, path := range []string{paths.Complete, paths.Admitted, paths.LastFailure, paths.RunSlot, paths.Restart} {
+	all := []string{paths.Complete, paths.Admitted, paths.LastFailure}
+	// Killed stages leave marks in these that no other stage of a reset knows.
+	for _, dir := range []string{paths.RunSlot, paths.Restart} {
+		marks, err := os.ReadDir(paths.At(env.Root, dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, mark := range marks {
+			all = append(all, dir+"/"+mark.Name())
+		}
+		all = append(all, dir)
+	}
+	for _, path := range all {
 		removed, err := durable.Remove(paths.At(env.Root, path))
 		if err != nil {
 			return err

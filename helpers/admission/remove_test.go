@@ -19,6 +19,7 @@ func TestRemove(t *testing.T) {
 	left := map[string]bool{ // and whether it is to be there afterwards
 		paths.Complete: false, paths.Admitted: false, paths.LastFailure: false, paths.RecordLock: true,
 		paths.Record: true, paths.Config: true, paths.State + "/of-somebody-else": true,
+		paths.RunSlot + "/" + durable.TempName("kube1"): false, paths.Restart + "/kube1.kubelet.claimed": false,
 		paths.Run + "/" + durable.TempName("admitted.json"):        false,
 		paths.ConfigDir + "/" + durable.TempName("x.json"):         false,
 		paths.State + "/" + durable.TempName("install-state.json"): false,
