@@ -201,6 +201,9 @@ func (b *builder) repair(ctx context.Context, f found, items []artifact.Item) (e
 		return err
 	}
 	defer root.Close()
+	if err := root.SweepFor(inventory.Path); err != nil { // what a killed repair left
+		return err
+	}
 	stale, err := rootfs.Stale(root, *f.have, items)
 	if err != nil || len(stale) == 0 {
 		return err

@@ -134,6 +134,9 @@ func tempPrefix(base string) string { return "." + base[:min(len(base), 200)] + 
 // IsTemp tells whether TempName made name.
 func IsTemp(name string) bool { return strings.Contains(name, tempMark) }
 
+// IsTempOf tells whether TempName made name for a file called base.
+func IsTempOf(base, name string) bool { return strings.HasPrefix(name, tempPrefix(base)) }
+
 // Rename moves from to an absent (or same-kind) to, and syncs both folders.
 func Rename(from, to string) error {
 	// Commit point.

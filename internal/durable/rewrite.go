@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -91,7 +90,7 @@ func SweepFor(path string) error {
 		return nil
 	}
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), tempPrefix(filepath.Base(path))) {
+		if IsTempOf(filepath.Base(path), entry.Name()) {
 			err = errors.Join(err, os.Remove(filepath.Join(filepath.Dir(path), entry.Name())))
 		}
 	}

@@ -239,7 +239,14 @@ func (r *Root) Place(name string, mode fs.FileMode, fill func(io.Writer) error) 
 }
 
 // Sweep removes the temporary files that a killed Place left in the folder name.
-func (r *Root) Sweep(name string) error {
+func (r *Root) Sweep(name string) error { return r.sweep(name, durable.IsTemp) }
+
+// SweepFor removes those that a killed writer of name left. The caller is its only writer.
+func (r *Root) SweepFor(name string) error {
+	return r.sweep(path.Dir(name), func(entry string) bool { return durable.IsTempOf(path.Base(name), entry) })
+}
+
+func (r *Root) sweep(name string, temporary func(entry string) bool) error {
 	dir, err := r.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -250,7 +257,7 @@ func (r *Root) Sweep(name string) error {
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
 	for _, entry := range names {
-		if durable.IsTemp(entry) {
+		if temporary(entry) {
 			err = errors.Join(err, unix.Unlinkat(int(dir.Fd()), entry, 0))
 		}
 	}

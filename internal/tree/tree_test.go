@@ -132,6 +132,21 @@ func TestPlaceFails(t *testing.T) {
 	}
 }
 
+func TestSweepFor(t *testing.T) {
+	root, dir, _ := newRoot(t)
+	mine, other := durable.TempName("file"), durable.TempName("file.other")
+	for _, name := range []string{mine, other, "file"} {
+		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
+	must(t, root.SweepFor("file"))
+	must(t, root.SweepFor("absent/file"))
+	for name, want := range map[string]bool{mine: false, other: true, "file": true} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); (err == nil) != want {
+			t.Errorf("%s: %v, want it there: %v", name, err, want)
+		}
+	}
+}
+
 func TestSweep(t *testing.T) {
 	root, dir, _ := newRoot(t)
 	must(t, os.WriteFile(filepath.Join(dir, durable.TempName("x")), nil, 0o600))
