@@ -100,7 +100,9 @@ func (t Target) Run(ctx context.Context, manager Manager, watch Watch, tell func
 	switch last := stages[len(stages)-1]; {
 	case len(failed) > 0:
 		return failed, nil
-	case err == nil && target.Job != 0 && !last.ended:
+	case last.ended: // whatever became of the job's result: systemd or its bus may have been started again
+		return nil, nil
+	case err == nil && target.Job != 0:
 		return nil, fmt.Errorf("%s ended before all its stages had run: somebody stopped it", t.Unit)
 	}
 	return nil, err

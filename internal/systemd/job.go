@@ -177,7 +177,7 @@ func infer(verb string, before, after Properties) string {
 		return ResultDone
 	case after.InvocationID == "" || after.InvocationID == before.InvocationID:
 		return ResultUnknown // never started, or forgotten since
-	case after.Result == "success":
+	case after.Result == "success" || after.Result == "": // a target has no result, and has begun only if it was reached
 		return ResultDone
 	}
 	return ResultFailed

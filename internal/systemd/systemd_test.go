@@ -86,6 +86,7 @@ func TestInfer(t *testing.T) {
 		{"waits for its restart", "start", Properties{ActiveState: "activating"}, ResultFailed},
 		{"oneshot done", "start", Properties{ActiveState: "inactive", InvocationID: "b", Result: "success", conditionsAt: 2, ConditionResult: true}, ResultDone},
 		{"oneshot failed, then reset", "start", Properties{ActiveState: "inactive", InvocationID: "b", Result: "exit-code", conditionsAt: 2, ConditionResult: true}, ResultFailed},
+		{"target reached and not needed any more", "start", Properties{ActiveState: "inactive", InvocationID: "b"}, ResultDone},
 		{"condition unmet", "start", Properties{ActiveState: "inactive", InvocationID: "a", conditionsAt: 2}, ResultDone},
 		{"dependency failed", "start", before, ResultUnknown},
 		{"forgotten", "start", Properties{ActiveState: "inactive", Result: "success"}, ResultUnknown},
