@@ -92,9 +92,13 @@ const (
 	priorityMask = 0x7fff
 )
 
+// hostRoot is the host's root as PID 1 sees it. The kernel remembers by which mount an area was opened: with one of
+// this program's sandbox /proc/swaps would show a path that does not exist once that is gone.
+const hostRoot = "/proc/1/root"
+
 // On turns an area on with a priority as List told it. One that is on already is done.
 func On(root, path, priority string) error {
-	name, err := unix.BytePtrFromString(path)
+	name, err := unix.BytePtrFromString(hostRoot + path)
 	if err != nil {
 		return err
 	}
