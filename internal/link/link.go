@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotPermitted: CAP_NET_ADMIN is missing.
+// ErrNotPermitted says that CAP_NET_ADMIN is missing.
 var ErrNotPermitted = errors.New("rtnetlink: not permitted, CAP_NET_ADMIN is missing")
 
 // attempts to get a dump that nobody changed meanwhile.

@@ -109,12 +109,22 @@ func TestPlan(t *testing.T) {
 			name: "routes before rules, of the public tables alone",
 			have: Inventory{
 				Routes: []link.Route{
-					{Family: ip4, Table: 51820, Name: "a"}, {Family: ip6, Table: 51899, Name: "b"}, mainRoute,
-					{Family: ip4, Table: 254, Name: "main"}, {Family: ip4, Table: 255, Name: "local"}, {Family: ip4, Table: 51819}, {Family: ip4, Table: 51900},
+					{Family: ip4, Table: 51820, Name: "a"},
+					{Family: ip6, Table: 51899, Name: "b"},
+					mainRoute,
+					{Family: ip4, Table: 254, Name: "main"},
+					{Family: ip4, Table: 255, Name: "local"},
+					{Family: ip4, Table: 51819},
+					{Family: ip4, Table: 51900},
 				},
 				Rules: []link.Rule{
-					{Family: ip4, Priority: 0, Table: 255, Name: "local"}, {Family: ip4, Priority: 100, Table: 51820, Name: "c"}, mainRule,
-					{Family: ip4, Priority: 32765, Table: 777}, {Family: ip4, Priority: 5, Table: 252}, {Family: ip4, Priority: 32765}, {Family: ip4, Priority: 32766, Table: 254},
+					{Family: ip4, Priority: 0, Table: 255, Name: "local"},
+					{Family: ip4, Priority: 100, Table: 51820, Name: "c"},
+					mainRule,
+					{Family: ip4, Priority: 32765, Table: 777},
+					{Family: ip4, Priority: 5, Table: 252},
+					{Family: ip4, Priority: 32765},
+					{Family: ip4, Priority: 32766, Table: 254},
 				},
 			},
 			want: []string{"a", "b", "main route", "c", "main rule"},
@@ -139,9 +149,12 @@ func TestPlan(t *testing.T) {
 		{
 			name: "behind a rule of the host", known: true, was: []string{"theirs"},
 			have: Inventory{Rules: []link.Rule{
-				{Family: ip4, Priority: 100, Table: 51820, Name: "before it"}, {Family: ip4, Priority: 100, Table: 51820, Name: "theirs"},
-				{Family: ip4, Priority: 100, Table: 51820, Name: "after it"}, {Family: ip4, Priority: 100, Table: 51821, Name: "to another"},
-				{Family: ip6, Priority: 100, Table: 51820, Name: "of IPv6"}, {Family: ip4, Priority: 101, Table: 51820, Name: "later"},
+				{Family: ip4, Priority: 100, Table: 51820, Name: "before it"},
+				{Family: ip4, Priority: 100, Table: 51820, Name: "theirs"},
+				{Family: ip4, Priority: 100, Table: 51820, Name: "after it"},
+				{Family: ip4, Priority: 100, Table: 51821, Name: "to another"},
+				{Family: ip6, Priority: 100, Table: 51820, Name: "of IPv6"},
+				{Family: ip4, Priority: 101, Table: 51820, Name: "later"},
 			}},
 			want: []string{"before it", "to another", "of IPv6", "later"}, left: 2,
 		},
@@ -150,7 +163,8 @@ func TestPlan(t *testing.T) {
 			have: Inventory{
 				Links: []link.Link{wg0, wg},
 				Routes: []link.Route{
-					{Family: ip4, Table: 51820, Device: 4, Name: "of wg0"}, {Family: ip4, Table: 51821, Device: 5, Name: "ours"},
+					{Family: ip4, Table: 51820, Device: 4, Name: "of wg0"},
+					{Family: ip4, Table: 51821, Device: 5, Name: "ours"},
 					{Family: ip6, Table: 51820, Device: 5, Name: "ours of IPv6"},
 				},
 				Rules: []link.Rule{
