@@ -64,6 +64,10 @@ func note(env *stage.Env, image *before.Image, n *overlay.Network) error {
 	if err != nil {
 		return err
 	}
+	legacy, err := overlay.Legacy(env.Root)
+	if err != nil {
+		return err
+	}
 	if err := image.Discard(); err != nil {
 		return err
 	}
@@ -74,7 +78,7 @@ func note(env *stage.Env, image *before.Image, n *overlay.Network) error {
 		}
 		image.Keep(before.Change{Kind: before.File, Object: key, Now: state, Want: state})
 	}
-	for _, object := range names {
+	for _, object := range append(names, legacy...) {
 		image.Keep(before.Change{Kind: name, Object: object, Now: before.Text("present"), Want: before.Text("present")})
 		env.Log.Notice("%s is there already: it is not the node's, and reset will leave it", object)
 	}

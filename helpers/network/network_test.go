@@ -268,6 +268,19 @@ func TestWithoutNote(t *testing.T) {
 	}
 }
 
+// Tables of the older packet filter are named, if they came with the node.
+func TestLegacyTables(t *testing.T) {
+	env, n, log := host(t)
+	write(t, env.Root, "/proc/net/ip_tables_names", "filter\n")
+	mustNote(t, env, n)
+	write(t, env.Root, "/proc/net/ip_tables_names", "filter\nnat\n")
+	log.Reset()
+	mustGiveBack(t, env, n)
+	if !strings.Contains(log.String(), "iptables-legacy table nat may have rules of the node") || strings.Contains(log.String(), "table filter") {
+		t.Errorf("it says:\n%s", log)
+	}
+}
+
 // A table that the host had and that was flushed is to be put back whole: nothing of the node may be in its place.
 func TestFlushedTable(t *testing.T) {
 	env, n, _ := host(t)

@@ -45,10 +45,9 @@ func giveBack(env *stage.Env, n *overlay.Network) error {
 	if err != nil {
 		return err
 	}
-	known := noted(image)
-	if !known {
-		was, err := nodeWasHere(env)
-		if err != nil || !was {
+	if !noted(image) {
+		here, err := nodeWasHere(env)
+		if err != nil || !here {
 			return err
 		}
 		env.Log.Notice("nobody noted what the host's network was like before the node: what has its names and kinds is removed")
@@ -57,8 +56,29 @@ func giveBack(env *stage.Env, n *overlay.Network) error {
 		Removed: func(object string) { env.Log.Changed(object, "removed") },
 		Left:    once(func(line string) { env.Log.Notice("%s, and is left", line) }),
 	}
-	was := overlay.Before{
-		Known: known,
+	if err := n.Remove(was(image, flushed, log), log); err != nil {
+		return err
+	}
+	if err := removeKeys(env, image, log); err != nil {
+		return err
+	}
+	legacy, err := overlay.Legacy(env.Root)
+	if err != nil {
+		return err
+	}
+	for _, table := range legacy {
+		if !image.Has(name, table) {
+			log.Left(table + " may have rules of the node, which are gone at the next boot")
+		}
+	}
+	image.Keep(before.Change{Kind: name, Object: done, Now: before.Text("done"), Want: before.Text("done")})
+	return image.Save() // Commit point.
+}
+
+// was tells what image says, and says what is left because of it.
+func was(image, flushed *before.Image, log overlay.Log) overlay.Before {
+	return overlay.Before{
+		Known: noted(image),
 		Has:   func(object string) bool { return image.Has(name, object) },
 		Part: func(part nft.Part) bool {
 			// What was in a table that was flushed after it was noted went with it: the table is to
@@ -70,14 +90,6 @@ func giveBack(env *stage.Env, n *overlay.Network) error {
 			return true
 		},
 	}
-	if err := n.Remove(was, log); err != nil {
-		return err
-	}
-	if err := removeKeys(env, image, log); err != nil {
-		return err
-	}
-	image.Keep(before.Change{Kind: name, Object: done, Now: before.Text("done"), Want: before.Text("done")})
-	return image.Save() // Commit point.
 }
 
 // once passes every line on one time.
