@@ -16,6 +16,7 @@ func Exclusions() []Exclusion {
 		{Class: Files, Object: "/proc", Reason: "state of the kernel; what matters of it is looked at by class"},
 		{Class: Files, Object: "/sys", Reason: "state of the kernel; what matters of it is looked at by class"},
 
+		{Class: Files, Object: "/dev/disk", Reason: "names of disks, which udev makes as they come and go"},
 		{Class: Files, Object: "/var/log", Reason: "logs"},
 		{Class: Files, Object: "/run/utmp", Reason: "logs"},
 		{Class: Files, Object: "/run/udev", Reason: "runtime folder of systemd: what udev knows of devices"},
@@ -35,12 +36,15 @@ func Exclusions() []Exclusion {
 
 		{Class: "sysctls", Object: "fs/*-state", Reason: "a count that moves by itself"},
 		{Class: "sysctls", Object: "fs/*-nr", Reason: "a count that moves by itself"},
+		{Class: "sysctls", Object: "fs/quota/syncs", Reason: "a count that moves by itself"},
+		{Class: "sysctls", Object: "net/netfilter/nf_conntrack_count", Reason: "a count that moves by itself"},
 		{Class: "sysctls", Object: "kernel/ns_last_pid", Reason: "a count that moves by itself"},
 		{Class: "sysctls", Object: "kernel/random/*", Reason: "random, or of this boot"},
 
 		{Class: "units", Object: "systemd-machined.service", Reason: "starts when somebody asks it and ends when it is idle"},
 		{Class: "units", Object: "*.device", Reason: "of the kernel's devices; links are looked at by themselves"},
 		{Class: "units", Object: "machine.slice", Reason: "systemd makes it for the first machine and keeps it"},
+		{Class: "units", Object: `system-unbounded\\x2d*.slice`, Reason: "systemd makes it for the first instance of a template and keeps it"},
 		{Class: "units", Object: "ldconfig.service", Reason: "runs at the first boot after an update only"},
 		{Class: "units", Object: "systemd-journal-catalog-update.service", Reason: "runs at the first boot after an update only"},
 		{Class: "units", Object: "systemd-sysusers.service", Reason: "runs at the first boot after an update only"},

@@ -77,10 +77,7 @@ ip link add cbr0 type bridge
 ip addr add 10.244.1.1/24 dev cbr0
 ip link add vxlan0 type vxlan id 1 dstport 4789
 ip link set vxlan0 master cbr0
-ip link add wg51820 type bridge
 ip link set cbr0 up
-ip link add veth-pod type veth peer name veth-peer
-ip link set veth-pod master cbr0
 for v in 4 6; do
 	ip -$v rule add pref 32765 table 252
 	ip -$v rule add pref 101 fwmark 7 table 51820
