@@ -202,6 +202,14 @@ func TestInsideDisable(t *testing.T) {
 	disable(t, name, false, false)
 	run(t, "umount /etc/systemd/system")
 
+	systemctl(t, "enable", name)
+	systemctl(t, "mask", "--runtime", name)
+	changed, err := m.Disable(t.Context(), name)
+	systemctl(t, "unmask", "--runtime", name)
+	if state, _ := m.UnitFileState(t.Context(), name); err == nil && state != "disabled" {
+		t.Errorf("Disable() of a unit masked for this boot = %v, %v, and it is %s", changed, err, state)
+	}
+
 	systemctl(t, "mask", "dbus.service")
 	disable(t, "dbus.service", false, false)
 	systemctl(t, "unmask", "dbus.service")
