@@ -8,7 +8,7 @@
 // service is marked in /run/unbounded/restart for the machine stage.
 //
 // As unbounded-reset-trees.service (remove) it unmounts what is below the trees of both slots and removes them,
-// with nspawn's locks and links of them, and these folders.
+// with nspawn's locks and links of them, and these folders. Longer than others by the plan for a tree that is there.
 package main
 
 import (

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,68 +136,74 @@ func folder(t *testing.T) string {
 	return dir
 }
 
+// box is where a test mounts something.
+type box struct {
+	t   *testing.T
+	dir string
+}
+
 func TestUnmountBelow(t *testing.T) {
 	mountstest.Need(t)
 	for _, test := range []struct {
 		name string
-		make func(t *testing.T, dir string)
+		make func(b box)
 	}{
-		{"nothing", func(*testing.T, string) {}},
-		{"strange names", func(t *testing.T, dir string) {
+		{"nothing", func(box) {}},
+		{"strange names", func(b box) {
 			for _, name := range []string{"a b", "tab\tx", "line\nx", `back\slash`, `\040`, `\`, "#", "-", " - ", "ö\xff\x01", "a (deleted)", strings.Repeat("x", 255)} {
-				mountstest.Tmpfs(t, filepath.Join(dir, name))
-				mountstest.Tmpfs(t, filepath.Join(dir, name, "in "+name[:min(len(name), 200)]))
+				mountstest.Tmpfs(b.t, filepath.Join(b.dir, name))
+				mountstest.Tmpfs(b.t, filepath.Join(b.dir, name, "in "+name[:min(len(name), 200)]))
 			}
 		}},
-		{"100 in each other", func(t *testing.T, dir string) {
+		{"100 in each other", func(b box) {
 			for range 100 {
-				dir = filepath.Join(dir, "d")
-				mountstest.Tmpfs(t, dir)
+				b.dir = filepath.Join(b.dir, "d")
+				mountstest.Tmpfs(b.t, b.dir)
 			}
 		}},
-		{"20 on each other, shared", func(t *testing.T, dir string) {
+		{"20 on each other, shared", func(b box) {
 			for range 20 {
-				mountstest.Tmpfs(t, filepath.Join(dir, "d"))
-				mountstest.Shared(t, filepath.Join(dir, "d"))
+				mountstest.Tmpfs(b.t, filepath.Join(b.dir, "d"))
+				mountstest.Shared(b.t, filepath.Join(b.dir, "d"))
 			}
-			mountstest.Tmpfs(t, filepath.Join(dir, "d/e"))
+			mountstest.Tmpfs(b.t, filepath.Join(b.dir, "d/e"))
 		}},
-		{"hidden", func(t *testing.T, dir string) {
-			mountstest.Tmpfs(t, filepath.Join(dir, "a/b"))
-			mountstest.Tmpfs(t, filepath.Join(dir, "a/b/c"))
-			mountstest.Tmpfs(t, filepath.Join(dir, "a"))
-			mountstest.Tmpfs(t, filepath.Join(dir, "a/x/y"))
-			mountstest.Tmpfs(t, filepath.Join(dir, "a/x"))
+		{"hidden", func(b box) {
+			mountstest.Tmpfs(b.t, filepath.Join(b.dir, "a/b"))
+			mountstest.Tmpfs(b.t, filepath.Join(b.dir, "a/b/c"))
+			mountstest.Tmpfs(b.t, filepath.Join(b.dir, "a"))
+			mountstest.Tmpfs(b.t, filepath.Join(b.dir, "a/x/y"))
+			mountstest.Tmpfs(b.t, filepath.Join(b.dir, "a/x"))
 		}},
-		{"a file", func(t *testing.T, dir string) {
-			must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
-			must(t, unix.Mount("/etc/hostname", filepath.Join(dir, "file"), "", unix.MS_BIND, ""))
+		{"a file", func(b box) {
+			must(b.t, os.WriteFile(filepath.Join(b.dir, "file"), nil, 0o600))
+			must(b.t, unix.Mount("/etc/hostname", filepath.Join(b.dir, "file"), "", unix.MS_BIND, ""))
 		}},
-		{"longer than a path may be", func(t *testing.T, dir string) {
-			wd, err := os.Getwd()
-			must(t, err)
-			t.Cleanup(func() { must(t, os.Chdir(wd)) })
-			must(t, os.Chdir(dir))
+		{"longer than a path may be", func(b box) {
+			fd, err := unix.Open(b.dir, unix.O_PATH, 0)
+			must(b.t, err)
 			for n := range 40 {
 				name := strings.Repeat("x", 200)
-				must(t, os.Mkdir(name, 0o755))
+				must(b.t, unix.Mkdirat(fd, name, 0o755))
 				if n > 30 {
-					must(t, unix.Mount("tmpfs", name, "tmpfs", 0, ""))
+					must(b.t, unix.Mount("tmpfs", fmt.Sprintf("/proc/self/fd/%d/%s", fd, name), "tmpfs", 0, ""))
 				}
-				must(t, os.Chdir(name))
+				next, err := unix.Openat(fd, name, unix.O_PATH, 0)
+				must(b.t, errors.Join(err, unix.Close(fd)))
+				fd = next
 			}
+			must(b.t, unix.Close(fd))
 		}},
-		{"read only", func(t *testing.T, dir string) {
-			mountstest.Tmpfs(t, filepath.Join(dir, "a"))
-			mountstest.Tmpfs(t, filepath.Join(dir, "a/b"))
-			must(t, unix.Mount("", filepath.Join(dir, "a"), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+		{"read only", func(b box) {
+			mountstest.Tmpfs(b.t, filepath.Join(b.dir, "a"))
+			mountstest.Tmpfs(b.t, filepath.Join(b.dir, "a/b"))
+			must(b.t, unix.Mount("", filepath.Join(b.dir, "a"), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := folder(t)
 			mountstest.Tmpfs(t, filepath.Join(dir, "beside"))
-			test.make(t, filepath.Join(dir))
-			must(t, os.Chdir("/"))
+			test.make(box{t, dir})
 			must(t, table().UnmountBelow(t.Context(), dir))
 			if left := below(t, dir); len(left) > 0 {
 				t.Errorf("left: %q", left)
@@ -341,7 +348,9 @@ func TestRace(t *testing.T) {
 	dir := folder(t)
 	foreign, tree := filepath.Join(dir, "foreign"), filepath.Join(dir, "tree")
 	mountstest.Tmpfs(t, filepath.Join(foreign, "x"))
-	must(t, os.WriteFile(filepath.Join(foreign, "x/canary"), nil, 0o600))
+	all, err := Read("/proc")
+	must(t, err)
+	id := On(all, filepath.Join(foreign, "x"))[0].ID
 	must(t, os.Mkdir(tree, 0o755))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -365,12 +374,14 @@ func TestRace(t *testing.T) {
 	}()
 	for ctx.Err() == nil {
 		_ = table().UnmountBelow(ctx, tree)
-		if _, err := os.Lstat(filepath.Join(foreign, "x/canary")); errors.Is(err, fs.ErrNotExist) {
+		all, err := Read("/proc")
+		must(t, err)
+		if !slices.ContainsFunc(all, func(m Mount) bool { return m.ID == id }) { // others may be mounted over it
 			t.Fatal("a foreign mount was unmounted")
 		}
 	}
 	<-done
-	must(t, table().UnmountBelow(t.Context(), tree))
+	must(t, table().UnmountBelow(t.Context(), dir))
 }
 
 // Names at random, nested at random, all at once.

@@ -31,6 +31,14 @@ const (
 // Tree removes what is at path, which may be absent, and syncs its folder. It says whether anything was there.
 // It looks before it unlinks: unlinking an absent path on a read-only file system says EROFS.
 func Tree(ctx context.Context, path string) (removed bool, err error) {
+	return Until(func() error { return context.Cause(ctx) }, path)
+}
+
+// Never is a stop that never comes: for what has to be removed though all else is cancelled.
+func Never() error { return nil }
+
+// Until is Tree that an error of stop, which is asked in each folder, ends.
+func Until(stop func() error, path string) (removed bool, err error) {
 	parent, err := os.OpenFile(filepath.Dir(path), unix.O_DIRECTORY|os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -42,24 +50,25 @@ func Tree(ctx context.Context, path string) (removed bool, err error) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if err := At(ctx, parent, filepath.Base(path)); err != nil {
+	if err := At(stop, parent, filepath.Base(path)); err != nil {
 		return true, fmt.Errorf("remove %s: %w", path, err)
 	}
 	return true, durable.SyncDir(filepath.Dir(path))
 }
 
 // At removes the entry name of the open folder parent, and syncs nothing. An absent one is done.
-func At(ctx context.Context, parent *os.File, name string) error {
-	return new(worker).remove(ctx, parent, name, 0)
+func At(stop func() error, parent *os.File, name string) error {
+	return (&worker{stop: stop}).remove(parent, name, 0)
 }
 
 // worker removes one entry and all below it.
 type worker struct {
+	stop  func() error
 	top   *os.File // the open folder that is removed, once it is open
 	moved int      // folders that were moved up to it
 }
 
-func (w *worker) remove(ctx context.Context, parent *os.File, name string, depth int) error {
+func (w *worker) remove(parent *os.File, name string, depth int) error {
 	full := filepath.Join(parent.Name(), name)
 	err := unlink(parent, name, 0, depth)
 	switch {
@@ -74,7 +83,7 @@ func (w *worker) remove(ctx context.Context, parent *os.File, name string, depth
 		return nil
 	}
 	for range refills {
-		if err := w.empty(ctx, parent, name, full, depth); err != nil {
+		if err := w.empty(parent, name, full, depth); err != nil {
 			if errors.Is(err, unix.EROFS) && destroy(parent, name) {
 				return nil
 			}
@@ -111,7 +120,7 @@ func (w *worker) up(parent *os.File, name string) bool {
 }
 
 // empty removes what is in the folder.
-func (w *worker) empty(ctx context.Context, parent *os.File, name, full string, depth int) error {
+func (w *worker) empty(parent *os.File, name, full string, depth int) error {
 	fd, err := unix.Openat2(int(parent.Fd()), name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
@@ -131,12 +140,12 @@ func (w *worker) empty(ctx context.Context, parent *os.File, name, full string, 
 		defer func() { w.top = nil }()
 	}
 	for {
-		if ctx.Err() != nil {
-			return fmt.Errorf("stopped at %q: %w", full, context.Cause(ctx))
+		if err := w.stop(); err != nil {
+			return fmt.Errorf("stopped at %q: %w", full, err)
 		}
 		names, err := dir.Readdirnames(512)
 		for _, entry := range names {
-			if err := w.remove(ctx, dir, entry, depth+1); err != nil {
+			if err := w.remove(dir, entry, depth+1); err != nil {
 				return err
 			}
 		}

@@ -58,48 +58,54 @@ func attributes(t *testing.T, path string) uint64 {
 	return stat.Attributes & locked
 }
 
+// box is what a test makes something in.
+type box struct {
+	t             *testing.T
+	path, outside string
+}
+
 func TestTree(t *testing.T) {
 	mountstest.Need(t)
 	for _, test := range []struct {
 		name string
-		make func(t *testing.T, path, outside string)
+		make func(b box)
 	}{
-		{"a file", func(t *testing.T, path, _ string) { write(t, path) }},
-		{"an empty folder", func(t *testing.T, path, _ string) { must(t, os.Mkdir(path, 0)) }},
-		{"a link to a folder", func(t *testing.T, path, outside string) { must(t, os.Symlink(outside, path)) }},
-		{"a dangling link", func(t *testing.T, path, _ string) { must(t, os.Symlink("nowhere", path)) }},
-		{"links and kinds of files", func(t *testing.T, path, outside string) {
-			write(t, filepath.Join(path, "a/b/c"))
-			must(t, os.Symlink(outside, filepath.Join(path, "a/link")))
-			must(t, os.Symlink("../../..", filepath.Join(path, "a/up")))
-			must(t, os.Link(filepath.Join(outside, "canary"), filepath.Join(path, "hard")))
-			must(t, unix.Mkfifo(filepath.Join(path, "fifo"), 0))
-			must(t, unix.Mknod(filepath.Join(path, "whiteout"), unix.S_IFCHR, 0))
-			must(t, unix.Mknod(filepath.Join(path, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
+		{"a file", func(b box) { write(b.t, b.path) }},
+		{"an empty folder", func(b box) { must(b.t, os.Mkdir(b.path, 0)) }},
+		{"a link to a folder", func(b box) { must(b.t, os.Symlink(b.outside, b.path)) }},
+		{"a dangling link", func(b box) { must(b.t, os.Symlink("nowhere", b.path)) }},
+		{"links and kinds of files", func(b box) {
+			write(b.t, filepath.Join(b.path, "a/b/c"))
+			must(b.t, os.Symlink(b.outside, filepath.Join(b.path, "a/link")))
+			must(b.t, os.Symlink("../../..", filepath.Join(b.path, "a/up")))
+			must(b.t, os.Link(filepath.Join(b.outside, "canary"), filepath.Join(b.path, "hard")))
+			must(b.t, unix.Mkfifo(filepath.Join(b.path, "fifo"), 0))
+			must(b.t, unix.Mknod(filepath.Join(b.path, "whiteout"), unix.S_IFCHR, 0))
+			must(b.t, unix.Mknod(filepath.Join(b.path, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
 			for _, name := range []string{"line\nx", `b\s`, "\xff", "-rf", "*", " ", ".unbounded-deep-1"} {
-				write(t, filepath.Join(path, name, name))
+				write(b.t, filepath.Join(b.path, name, name))
 			}
-			must(t, os.Chmod(filepath.Join(path, "a"), 0))
+			must(b.t, os.Chmod(filepath.Join(b.path, "a"), 0))
 		}},
-		{"flags", func(t *testing.T, path, _ string) {
-			write(t, filepath.Join(path, "a/immutable"))
-			write(t, filepath.Join(path, "a/d/append"))
-			chattr(t, filepath.Join(path, "a/immutable"), immutable)
-			chattr(t, filepath.Join(path, "a/d/append"), appendOnly)
-			chattr(t, filepath.Join(path, "a/d"), immutable)
-			chattr(t, filepath.Join(path, "a"), appendOnly)
-			chattr(t, path, immutable|appendOnly)
+		{"flags", func(b box) {
+			write(b.t, filepath.Join(b.path, "a/immutable"))
+			write(b.t, filepath.Join(b.path, "a/d/append"))
+			chattr(b.t, filepath.Join(b.path, "a/immutable"), immutable)
+			chattr(b.t, filepath.Join(b.path, "a/d/append"), appendOnly)
+			chattr(b.t, filepath.Join(b.path, "a/d"), immutable)
+			chattr(b.t, filepath.Join(b.path, "a"), appendOnly)
+			chattr(b.t, b.path, immutable|appendOnly)
 		}},
-		{"an immutable file", func(t *testing.T, path, _ string) { write(t, path); chattr(t, path, immutable) }},
-		{"an immutable empty folder", func(t *testing.T, path, _ string) { must(t, os.Mkdir(path, 0o755)); chattr(t, path, immutable) }},
-		{"short and very deep", func(t *testing.T, path, _ string) { deep(t, path, "d", 2500) }},
-		{"long and very deep", func(t *testing.T, path, _ string) { deep(t, path, strings.Repeat("d", 250), 500) }},
-		{"many", func(t *testing.T, path, _ string) {
+		{"an immutable file", func(b box) { write(b.t, b.path); chattr(b.t, b.path, immutable) }},
+		{"an immutable empty folder", func(b box) { must(b.t, os.Mkdir(b.path, 0o755)); chattr(b.t, b.path, immutable) }},
+		{"short and very deep", func(b box) { deep(b.t, b.path, "d", 2500) }},
+		{"long and very deep", func(b box) { deep(b.t, b.path, strings.Repeat("d", 250), 500) }},
+		{"many", func(b box) {
 			for n := range 3000 {
 				if n%15 == 0 {
-					must(t, os.MkdirAll(filepath.Join(path, fmt.Sprint(n/15%40), fmt.Sprint(n/15)), 0o755))
+					must(b.t, os.MkdirAll(filepath.Join(b.path, fmt.Sprint(n/15%40), fmt.Sprint(n/15)), 0o755))
 				}
-				write(t, filepath.Join(path, fmt.Sprint(n/15%40), fmt.Sprint(n/15), fmt.Sprint(n)))
+				write(b.t, filepath.Join(b.path, fmt.Sprint(n/15%40), fmt.Sprint(n/15), fmt.Sprint(n)))
 			}
 		}},
 	} {
@@ -107,7 +113,7 @@ func TestTree(t *testing.T) {
 			dir := t.TempDir()
 			path, outside := filepath.Join(dir, "tree"), filepath.Join(dir, "outside")
 			write(t, filepath.Join(outside, "canary"))
-			test.make(t, path, outside)
+			test.make(box{t, path, outside})
 			began := time.Now()
 			if removed, err := Tree(t.Context(), path); !removed || err != nil {
 				t.Fatalf("Tree = %v, %v", removed, err)

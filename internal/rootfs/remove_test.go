@@ -54,6 +54,7 @@ func (i idle) SlotRuns(context.Context, string) (bool, error)   { return i.runs,
 func (i idle) Registered(context.Context, string) (bool, error) { return i.registered, i.regErr }
 
 type host struct {
+	t    *testing.T
 	root string
 	log  strings.Builder
 }
@@ -64,7 +65,7 @@ func newHost(t *testing.T) *host {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
 	mountstest.Tmpfs(t, root) // and whatever is mounted on it goes with it
-	return &host{root: root}
+	return &host{t: t, root: root}
 }
 
 func (h *host) path(name string) string { return filepath.Join(h.root, name) }
@@ -214,35 +215,35 @@ func TestRemoveRefused(t *testing.T) {
 	for _, test := range []struct {
 		name, text string
 		slots      idle
-		make       func(t *testing.T, h *host) (clear func())
+		make       func(h *host) (free func())
 	}{
 		{"runs", "machine kube1 runs: stop it", idle{runs: true}, nil},
 		{"PID 1 does not answer", "cannot be asked", idle{runsErr: broken}, nil},
 		{"registered", "machinectl terminate kube1", idle{registered: true}, nil},
 		{"machined says something else", "cannot be asked", idle{regErr: broken}, nil},
-		{"tree on a mount", "is a mount point, and what is on it is not removed: run `umount -R", idle{}, func(t *testing.T, h *host) func() {
-			mountstest.Tmpfs(t, h.path("var/lib/machines/kube2"))
-			h.write(t, "var/lib/machines/kube2/canary")
-			return func() { must(t, unix.Unmount(h.path("var/lib/machines/kube2"), 0)) }
+		{"tree on a mount", "is a mount point, and what is on it is not removed: run `umount -R", idle{}, func(h *host) func() {
+			mountstest.Tmpfs(h.t, h.path("var/lib/machines/kube2"))
+			h.write(h.t, "var/lib/machines/kube2/canary")
+			return func() { must(h.t, unix.Unmount(h.path("var/lib/machines/kube2"), 0)) }
 		}},
-		{"partial tree on a mount", ".kube1.partial\" (tmpfs, tmpfs) is a mount point", idle{}, func(t *testing.T, h *host) func() {
-			mountstest.Tmpfs(t, h.path("var/lib/machines/.kube1.partial"))
-			return func() { must(t, unix.Unmount(h.path("var/lib/machines/.kube1.partial"), 0)) }
+		{"partial tree on a mount", ".kube1.partial\" (tmpfs, tmpfs) is a mount point", idle{}, func(h *host) func() {
+			mountstest.Tmpfs(h.t, h.path("var/lib/machines/.kube1.partial"))
+			return func() { must(h.t, unix.Unmount(h.path("var/lib/machines/.kube1.partial"), 0)) }
 		}},
-		{"lock of nspawn", "/var/lib/machines/.#kube2.lck locks is in use by pid ", idle{}, func(t *testing.T, h *host) func() {
-			return h.hold(t, "var/lib/machines/.#kube2.lck")
+		{"lock of nspawn", "/var/lib/machines/.#kube2.lck locks is in use by pid ", idle{}, func(h *host) func() {
+			return h.hold(h.t, "var/lib/machines/.#kube2.lck")
 		}},
-		{"lock of nspawn by inode", "locks is in use by pid ", idle{}, func(t *testing.T, h *host) func() {
-			return h.hold(t, h.inode(t, "var/lib/machines/kube1"))
+		{"lock of nspawn by inode", "locks is in use by pid ", idle{}, func(h *host) func() {
+			return h.hold(h.t, h.inode(h.t, "var/lib/machines/kube1"))
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := newHost(t)
 			foreign := h.fill(t)
 			h.volumes(t)
-			clear := func() {}
+			free := func() {}
 			if test.make != nil {
-				clear = test.make(t, h)
+				free = test.make(h)
 			}
 			before := h.all(t)
 			err := h.remove(t, test.slots)
@@ -252,7 +253,7 @@ func TestRemoveRefused(t *testing.T) {
 			if diff := cmp.Diff(before, h.all(t)); diff != "" || h.log.String() != "" {
 				t.Errorf("changed (-before +after):\n%s%s", diff, h.log.String())
 			}
-			clear()
+			free()
 			must(t, h.remove(t, idle{}))
 			if diff := cmp.Diff(foreign, h.files(t)); diff != "" {
 				t.Errorf("left (-want +got):\n%s", diff)
@@ -326,34 +327,34 @@ func TestRemoveBusy(t *testing.T) {
 func TestRemoveOthers(t *testing.T) {
 	for _, test := range []struct {
 		name, text string // of the error, empty for none
-		make       func(t *testing.T, h *host)
+		make       func(h *host)
 		want       []string
 	}{
-		{"a link for a tree", "", func(t *testing.T, h *host) { h.link(t, h.path("data"), "var/lib/machines/kube1") }, nil},
-		{"a link for a partial tree", "", func(t *testing.T, h *host) { h.link(t, "../../../data", "var/lib/machines/.kube1.partial") }, nil},
-		{"a link for a hidden tree", "", func(t *testing.T, h *host) {
-			h.link(t, h.path("data"), "var/lib/machines/.kube1.removing")
-			h.write(t, "var/lib/machines/kube1/file")
+		{"a link for a tree", "", func(h *host) { h.link(h.t, h.path("data"), "var/lib/machines/kube1") }, nil},
+		{"a link for a partial tree", "", func(h *host) { h.link(h.t, "../../../data", "var/lib/machines/.kube1.partial") }, nil},
+		{"a link for a hidden tree", "", func(h *host) {
+			h.link(h.t, h.path("data"), "var/lib/machines/.kube1.removing")
+			h.write(h.t, "var/lib/machines/kube1/file")
 		}, nil},
-		{"a link for the store", "", func(t *testing.T, h *host) { h.link(t, h.path("data"), "var/lib/unbounded/oci") }, nil},
-		{"a link for the folder of machines", "", func(t *testing.T, h *host) {
-			h.write(t, "disk/kube1/file", "disk/other/file")
-			mountstest.Bind(t, h.path("data"), h.path("disk/kube1/data"))
-			h.link(t, h.path("disk"), "var/lib/machines")
+		{"a link for the store", "", func(h *host) { h.link(h.t, h.path("data"), "var/lib/unbounded/oci") }, nil},
+		{"a link for the folder of machines", "", func(h *host) {
+			h.write(h.t, "disk/kube1/file", "disk/other/file")
+			mountstest.Bind(h.t, h.path("data"), h.path("disk/kube1/data"))
+			h.link(h.t, h.path("disk"), "var/lib/machines")
 		}, []string{"disk/other/file", "var/lib/machines"}},
-		{"a file for a tree", "kube2 is no folder", func(t *testing.T, h *host) { h.write(t, "var/lib/machines/kube2") }, []string{"var/lib/machines/kube2"}},
-		{"a file for a partial tree", "", func(t *testing.T, h *host) { h.write(t, "var/lib/machines/.kube1.partial") }, nil},
-		{"an empty tree", "", func(t *testing.T, h *host) { must(t, os.MkdirAll(h.path("var/lib/machines/kube1"), 0o755)) }, nil},
-		{"the store on a mount", "oci\" is a mount point", func(t *testing.T, h *host) {
-			mountstest.Tmpfs(t, h.path("var/lib/unbounded/oci"))
-			h.write(t, "var/lib/unbounded/oci/canary")
+		{"a file for a tree", "kube2 is no folder", func(h *host) { h.write(h.t, "var/lib/machines/kube2") }, []string{"var/lib/machines/kube2"}},
+		{"a file for a partial tree", "", func(h *host) { h.write(h.t, "var/lib/machines/.kube1.partial") }, nil},
+		{"an empty tree", "", func(h *host) { must(h.t, os.MkdirAll(h.path("var/lib/machines/kube1"), 0o755)) }, nil},
+		{"the store on a mount", "oci\" is a mount point", func(h *host) {
+			mountstest.Tmpfs(h.t, h.path("var/lib/unbounded/oci"))
+			h.write(h.t, "var/lib/unbounded/oci/canary")
 		}, []string{"var/lib/unbounded/oci/canary"}},
-		{"a folder for a lock", "", func(t *testing.T, h *host) { h.write(t, "var/lib/machines/.#kube1.lck/x") }, []string{"var/lib/machines/.#kube1.lck/x"}},
+		{"a folder for a lock", "", func(h *host) { h.write(h.t, "var/lib/machines/.#kube1.lck/x") }, []string{"var/lib/machines/.#kube1.lck/x"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := newHost(t)
 			h.write(t, "data/canary")
-			test.make(t, h)
+			test.make(h)
 			for range 2 { // the second run is right, too
 				err := h.remove(t, idle{})
 				if (err == nil) != (test.text == "") || (err != nil && !strings.Contains(err.Error(), test.text)) {

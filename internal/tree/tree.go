@@ -10,7 +10,6 @@ package tree
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -277,5 +276,5 @@ func (r *Root) RemoveAll(name string) error {
 		return err
 	}
 	defer dir.Close()
-	return removal.At(context.Background(), dir, base)
+	return removal.At(removal.Never, dir, base)
 }

@@ -3,6 +3,7 @@
 package mountstest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -22,7 +23,7 @@ func Main(m *testing.M) int {
 		return m.Run()
 	}
 	if os.Getenv(inside) == "" {
-		again := exec.Command(os.Args[0], os.Args[1:]...)
+		again := exec.CommandContext(context.Background(), os.Args[0], os.Args[1:]...)
 		again.Env = append(os.Environ(), inside+"=yes")
 		again.Stdin, again.Stdout, again.Stderr = os.Stdin, os.Stdout, os.Stderr
 		again.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
