@@ -38,6 +38,10 @@ func (r *Remover) claim(locks *claims, machines, slot string) error {
 	if err := r.take(locks, name, filepath.Join(machines, filepath.Base(name))); err != nil {
 		return err
 	}
+	name = filepath.Join(runLocks, "name-"+slot)
+	if err := r.take(locks, name, paths.At(r.Root, name)); err != nil {
+		return err
+	}
 	for _, p := range r.places(machines, slot) {
 		info, err := os.Lstat(p.real)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +54,7 @@ func (r *Remover) claim(locks *claims, machines, slot string) error {
 		if !ok || !info.IsDir() {
 			continue
 		}
-		name := filepath.Join(inodeLocks, fmt.Sprintf("inode-%d:%d", stat.Dev, stat.Ino))
+		name := filepath.Join(runLocks, fmt.Sprintf("inode-%d:%d", stat.Dev, stat.Ino))
 		if err := r.take(locks, name, paths.At(r.Root, name)); err != nil {
 			return err
 		}

@@ -35,8 +35,8 @@ type Remover struct {
 }
 
 const (
-	journals   = "/var/log/journal"
-	inodeLocks = "/run/systemd/nspawn/locks"
+	journals = "/var/log/journal"
+	runLocks = "/run/systemd/nspawn/locks"
 )
 
 // stores are the folders of what was fetched: ours, and those of the public agent.
@@ -171,7 +171,8 @@ func (r *Remover) tree(ctx context.Context, machines, slot string) error {
 		return r.remove(ctx, whole.name, whole.real)
 	}
 	switch err := removal.Rename(whole.real, removing.real); {
-	case errors.Is(err, unix.EXDEV): // a folder of a lower layer of an overlay cannot be renamed
+	// A folder of a lower layer of an overlay cannot be renamed, and on a full disk there may be no room for the name.
+	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		removing = whole
 	case err != nil:
 		return err

@@ -138,7 +138,7 @@ func (h *host) fill(t *testing.T) (foreign []string) {
 	h.write(t,
 		"var/lib/machines/kube1/etc/os-release", "var/lib/machines/kube1/var/lib/kubelet/x", "var/lib/machines/kube2/file",
 		"var/lib/machines/.kube1.partial/etc/motd", "var/lib/machines/.kube2.removing/usr/bin/x",
-		"var/lib/machines/.#kube1.lck", "var/lib/machines/.#kube2.lck",
+		"var/lib/machines/.#kube1.lck", "var/lib/machines/.#kube2.lck", "run/systemd/nspawn/locks/name-kube2",
 		"var/lib/unbounded/oci/blobs/sha256/abc", "var/lib/unbounded/container-images/k/image-1.tar", "var/lib/unbounded/offline-artifacts/k/.ready",
 	)
 	h.write(t, h.inode(t, "var/lib/machines/kube1"), h.inode(t, "var/lib/machines/.kube2.removing"))
@@ -148,7 +148,7 @@ func (h *host) fill(t *testing.T) (foreign []string) {
 	h.link(t, "k", "var/lib/unbounded/container-images/current")
 
 	foreign = []string{
-		"data/canary", "srv/secret", "run/systemd/nspawn/locks/inode-1:1", "var/lib/machines/kube1.raw", "var/lib/machines/.#other.lck",
+		"data/canary", "srv/secret", "run/systemd/nspawn/locks/inode-1:1", "run/systemd/nspawn/locks/name-other", "var/lib/machines/kube1.raw", "var/lib/machines/.#other.lck",
 		"var/lib/machines/kube10/file", "var/lib/machines/.other.partial/file", "var/lib/unbounded/agent/install-state.json", "var/log/journal/host/system.journal",
 	}
 	h.write(t, foreign...)
