@@ -3,7 +3,9 @@ package artifact
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"debug/buildinfo"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -303,6 +305,31 @@ func TestRetryNeedsNoNetwork(t *testing.T) {
 	must(t, err)
 	if names, _ := os.ReadDir(r.Store.Dir()); len(names) != 4 {
 		t.Errorf("the store holds %v", names)
+	}
+}
+
+// Programs that a mirror builds as one binary under several names come at the same time, through one partial file.
+func TestSameBytesAtOnce(t *testing.T) {
+	for range 20 {
+		r := newRig(t)
+		data := bytes.Repeat([]byte("one binary"), 100_000)
+		runc := r.item(t, config.Runc, data)
+		var items []Item
+		for n := range 4 {
+			item := runc
+			item.Name, item.SHA256 = fmt.Sprintf("runc%d", n), ocitest.Sum(data)
+			items = append(items, item)
+		}
+		must(t, content.Each(t.Context(), len(items), items, func(ctx context.Context, item Item) error {
+			file, err := r.get(ctx, item, item.SHA256)
+			if err != nil {
+				return err
+			}
+			return file.Close()
+		}))
+		if len(r.requests) != 1 {
+			t.Errorf("asked for %v, want one request", r.requests)
+		}
 	}
 }
 

@@ -130,6 +130,7 @@ func (p *Placer) digest(ctx context.Context, item Item, have inventory.Binary) (
 
 // get returns the verified download, open at its beginning.
 func (p *Placer) get(ctx context.Context, item Item, sha string) (*os.File, error) {
+	defer p.Store.Claim(sha)()
 	file, err := verified(p.Store.Path(sha), sha)
 	if err == nil {
 		return file, nil

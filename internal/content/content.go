@@ -29,6 +29,9 @@ import (
 type Store struct {
 	dir  string
 	lock *flock.Flock
+
+	mu   sync.Mutex
+	busy map[string]*sync.Mutex // by digest
 }
 
 // Blob is content by its digest.
@@ -43,7 +46,7 @@ var ErrCorrupt = errors.New("blob is corrupt")
 // Open makes the store in dir, takes its lock, and removes what killed writers left.
 // Somebody else's lock is an error with status exit.Held.
 func Open(dir string) (*Store, error) {
-	s := &Store{dir: dir, lock: flock.New(filepath.Join(dir, ".lock"))}
+	s := &Store{dir: dir, lock: flock.New(filepath.Join(dir, ".lock")), busy: map[string]*sync.Mutex{}}
 	for _, sub := range []string{s.blobs(), s.partials()} {
 		if err := durable.MkdirAll(sub, 0o700); err != nil {
 			return nil, fmt.Errorf("open content store: %w", err)
@@ -73,6 +76,20 @@ func (s *Store) Path(sha string) string { return filepath.Join(s.blobs(), sha) }
 
 // Partial is where the blob's bytes are collected.
 func (s *Store) Partial(sha string) string { return filepath.Join(s.partials(), sha) }
+
+// Claim waits until nobody else in this process fetches the blob, and keeps others from it until done is called. Things with
+// different names may have the same bytes, and so the same partial file.
+func (s *Store) Claim(sha string) (done func()) {
+	s.mu.Lock()
+	one := s.busy[sha]
+	if one == nil {
+		one = &sync.Mutex{}
+		s.busy[sha] = one
+	}
+	s.mu.Unlock()
+	one.Lock()
+	return one.Unlock
+}
 
 // Has tells whether the blob is there with its size. It does not read it.
 func (s *Store) Has(b Blob) bool {

@@ -127,6 +127,10 @@ func (r *registry) Store(ctx context.Context, store *content.Store, b content.Bl
 	if store.Has(b) {
 		return nil
 	}
+	defer store.Claim(b.SHA256)()
+	if store.Has(b) { // a download of a binary with the same bytes was faster
+		return nil
+	}
 	name := "blob sha256:" + b.SHA256
 	err := r.client.File(r.scoped(ctx), fetch.Want{
 		Name: name + " from " + r.ref.Host,
