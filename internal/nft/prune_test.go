@@ -296,6 +296,32 @@ func TestRemoveRefusesAChangedRuleset(t *testing.T) {
 	}
 }
 
+// A map of the operator's that leads to a chain of the node keeps all as it is, and the chain is named.
+func TestRemoveRefused(t *testing.T) {
+	namespace(t)
+	conn := dial(t)
+	program(t, `table ip nat {
+	map m { type inet_service : verdict; elements = { 80 : jump KUBE-X } }
+	chain KUBE-X { }
+	chain KUBE-Y { }
+}`, "nft", "-f", "-")
+	saved, err := conn.Save()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := saved.Node(false, nobody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = conn.Remove(saved.Generation, parts)
+	if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "table ip nat: chain KUBE-X") {
+		t.Errorf("Remove = %v, want EBUSY that names chain KUBE-X", err)
+	}
+	if left, _ := ruleset(t); !strings.Contains(left, "chain KUBE-Y") {
+		t.Errorf("the refused removal left:\n%s", left)
+	}
+}
+
 // A table without what is a node's in it can be saved, and comes back as the operator's.
 func TestForeign(t *testing.T) {
 	namespace(t)

@@ -96,6 +96,11 @@ func objectOf(m netlink.Message) (object, bool) {
 // describe names the object of m for a message.
 func describe(m netlink.Message) string {
 	o, ok := objectOf(m)
+	if !ok {
+		// What removes an object comes two after what makes it.
+		m.Header.Type -= unix.NFT_MSG_DELTABLE - unix.NFT_MSG_NEWTABLE
+		o, ok = objectOf(m)
+	}
 	attributes, err := parse(m)
 	if !ok || err != nil {
 		return "batch"
