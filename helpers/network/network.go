@@ -47,6 +47,14 @@ func converge(ctx context.Context, env *stage.Env) error {
 		env.Log.Info("%s runs: what the host had before cannot be told any more", running)
 		return nil
 	}
+	here, err := nodeWasHere(env)
+	if err != nil {
+		return err
+	}
+	if here {
+		env.Log.Info("a node was on this host before there was a note: what the host had before it cannot be told")
+		return nil
+	}
 	n, err := overlay.Dial(0, overlay.Public())
 	if err != nil {
 		return err
