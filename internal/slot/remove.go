@@ -24,6 +24,8 @@ const (
 	killLimit = 15 * time.Second // for a killed one to be gone
 	leftLimit = 2 * time.Second  // for what systemd has killed itself
 	stopTries = 5                // somebody may start it again meanwhile
+
+	machinedRun = "/run/systemd/machines/" // a note for each machine, and a link to it from its unit
 )
 
 // manager is what a removal asks of the host's service manager.
@@ -77,7 +79,7 @@ func (kernel) Processes(groups ...string) []string { return cgroup.Processes(gro
 // the machine does not run and will not at boot, its cgroup is empty, and machined, if it
 // answers, does not know it.
 func (r *Removal) Run(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{r.disable, r.stop, r.unregister, r.sweep} {
+	for _, step := range []func(context.Context) error{r.disable, r.stop, r.unregister, r.debris, r.sweep} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -232,14 +234,46 @@ func (r *Removal) unregister(ctx context.Context) error {
 	if _, registered := errors.AsType[*machined.RegisteredError](err); registered {
 		return err
 	}
-	switch {
-	case errors.Is(err, machined.ErrNone):
-	case err != nil:
-		r.log.Notice("machine %s may be registered (%s: %v), ignoring: systemd says that it does not run", r.name, r.host.WhyNoMachined(ctx), err)
-	case forgotten:
-		r.log.Changed(r.name, "unregistered")
+	if err == nil {
+		if forgotten {
+			r.log.Changed(r.name, "unregistered")
+		}
+		return nil
 	}
-	return unmountStale(r.name, r.log)
+	if !errors.Is(err, machined.ErrNone) {
+		r.log.Notice("machine %s may be registered (%s: %v), ignoring: systemd says that it does not run", r.name, r.host.WhyNoMachined(ctx), err)
+	}
+	return r.erase(ctx)
+}
+
+// erase removes the notes of a machined that is away, which would take the machine for running when it comes back.
+func (r *Removal) erase(ctx context.Context) error {
+	p, err := r.host.Properties(ctx, paths.MachinedUnit)
+	if err != nil || p.Runs() {
+		return err
+	}
+	note := machinedRun + r.name
+	text, err := os.ReadFile(paths.At(r.root, note))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.Contains(string(text), "\nUNIT="+r.unit+"\n") {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return r.remove(machinedRun+"unit:"+r.unit, note)
+}
+
+// debris removes what a killed nspawn leaves.
+func (r *Removal) debris(context.Context) error {
+	if err := unmountStale(r.root, r.name, r.log); err != nil {
+		return err
+	}
+	err := r.remove(unixExport+r.name, nspawnRun+"propagate/"+r.name)
+	if errors.Is(err, syscall.ENOTEMPTY) {
+		r.log.Notice("%v, ignoring: it is gone when the host reboots", err)
+		return nil
+	}
+	return err
 }
 
 // sweep removes what was only for this boot.
@@ -254,7 +288,12 @@ func (r *Removal) sweep(context.Context) error {
 			gone = append(gone, paths.Restart+"/"+mark.Name())
 		}
 	}
-	for _, path := range gone {
+	return r.remove(gone...)
+}
+
+// remove removes files or empty folders, in this order.
+func (r *Removal) remove(all ...string) error {
+	for _, path := range all {
 		if err := durable.SweepFor(paths.At(r.root, path)); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
-// Package slot makes the machine of a slot run on the host, now and after every boot.
+// Package slot makes the machine of a slot run on the host, now and after every boot, and takes it off the host again.
 //
-// What it needs of the host is planned from what PID 1 says (plan.go) and done step by step.
+// What a start needs of the host is planned from what PID 1 says (plan.go) and done step by step. Both directions
+// are here (remove.go is the other) because they must agree on what a machine leaves: hence the length.
 package slot
 
 import (
@@ -27,7 +28,8 @@ const (
 	bootLimit  = 5 * time.Minute  // of the machine: the start job ends when all in it is up
 	clearLimit = 15 * time.Second // of what a dead machine left
 	targetLink = paths.SystemdDir + "/multi-user.target.wants/" + machinesTarget
-	unixExport = "/run/systemd/nspawn/unix-export/" // one mount for each machine, since systemd 256
+	nspawnRun  = "/run/systemd/nspawn/"
+	unixExport = nspawnRun + "unix-export/" // one mount for each machine, since systemd 256
 )
 
 // Slot is a slot of the host below Root, with its machine.
@@ -181,13 +183,13 @@ func (m *Slot) clean(ctx context.Context) error {
 	case forgotten:
 		m.Log.Changed(m.Name, "cleared the registration of a dead machine")
 	}
-	return unmountStale(m.Name, m.Log)
+	return unmountStale(m.Root, m.Name, m.Log)
 }
 
 // unmountStale unmounts what systemd from 256 on leaves when a machine is killed.
-func unmountStale(name string, log *journal.Log) error {
+func unmountStale(root, name string, log *journal.Log) error {
 	stale := unixExport + name
-	switch err := unix.Unmount(stale, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); {
+	switch err := unix.Unmount(paths.At(root, stale), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); {
 	case err == nil:
 		log.Changed(stale, "unmounted what a dead machine left")
 	case !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT): // no mount, no folder
