@@ -41,6 +41,7 @@ type Cluster struct {
 	host     *host.Host
 	dir      string
 	binaries string
+	ca       *authority
 	api      *api
 	server   *process
 }
@@ -105,7 +106,7 @@ func (c *Cluster) writeFiles() error {
 	if err != nil {
 		return err
 	}
-	c.CA = ca.certificate
+	c.CA, c.ca = ca.certificate, ca
 	server, serverErr := ca.server([]string{"kubernetes", "kubernetes.default.svc"}, host.OutsideIP, "127.0.0.1", "10.96.0.1")
 	admin, adminErr := ca.client("admin", "system:masters")
 	_, accounts, accountsErr := newKey()
@@ -130,6 +131,16 @@ func (c *Cluster) writeFiles() error {
 		}
 	}
 	return nil
+}
+
+// Credential is a certificate with its key, PEM, by which the API knows a user and its groups.
+func (c *Cluster) Credential(t host.T, user string, groups ...string) []byte {
+	t.Helper()
+	p, err := c.ca.client(user, groups...)
+	if err != nil {
+		t.Fatalf("issue a certificate for %s: %v", user, err)
+	}
+	return append(p.certificate, p.key...)
 }
 
 // adminKubeconfig is the kubeconfig of an administrator, also of the controllers.

@@ -22,7 +22,7 @@ type boot struct {
 	ended chan struct{} // closed with the end of QEMU
 	conn  net.Conn      // to the agent
 	up    chan struct{} // has a value once the agent is there
-	isUp  bool
+	qmp   *monitor
 
 	mu      sync.Mutex
 	last    int
@@ -30,19 +30,22 @@ type boot struct {
 }
 
 // power starts QEMU and waits for its end of the channel.
-func (v *VM) power(ctx context.Context) (*boot, error) {
+func (v *VM) power(ctx context.Context, more []string) (*boot, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	b := &boot{
 		stop: stop, ended: make(chan struct{}), up: make(chan struct{}, 1), waiting: map[int]chan wire.Answer{},
-		qemu: v.Ground.Outside(life, v.arguments()...),
+		qemu: v.Ground.Outside(life, append(v.arguments(), more...)...),
 	}
 	log := &tail{}
-	b.qemu.Stdout, b.qemu.Stderr = log, log
-	if err := b.qemu.Start(); err != nil {
+	b.qemu.Stderr = log
+	commands, inErr := b.qemu.StdinPipe()
+	events, outErr := b.qemu.StdoutPipe()
+	if err := errors.Join(inErr, outErr, b.qemu.Start()); err != nil {
 		stop()
 		return nil, err
 	}
-	go func() { _ = b.qemu.Wait(); close(b.ended) }()
+	b.qmp = newMonitor(commands, events)
+	go func() { <-b.qmp.closed; _ = b.qemu.Wait(); close(b.ended) }()
 	accepted := make(chan error, 1)
 	go func() {
 		var err error
@@ -98,11 +101,8 @@ func (b *boot) listen() {
 
 // hello waits for the agent.
 func (b *boot) hello(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootLimit)
-	defer cancel()
 	select {
 	case <-b.up:
-		b.isUp = true
 		return nil
 	case <-b.ended:
 		return errors.New("the machine went off by itself")

@@ -1,10 +1,10 @@
 // Package vm boots virtual machines on the test ground: hosts with a kernel, a disk and a page
 // cache of their own, so that a power cut loses what was written and not synced.
 //
-//	g := vm.Boot(t, ground.Options{})
-//	g.MustRun(t, "systemctl start unbounded-bootstrap.target")
-//	g.Cut(t)
-//	g.On(t)
+//	v := vm.Boot(t, vm.Options{})
+//	v.MustRun(t, "systemctl start unbounded-bootstrap.target")
+//	v.Cut(t)
+//	v.On(t)
 //
 // A machine is what a host of tests/host is, its files, addresses and services beside it included,
 // but runs under QEMU, which emulates the processor: everything takes ten times as long.
@@ -19,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -29,6 +30,15 @@ import (
 	"unbounded/tests/ground"
 	"unbounded/tests/host"
 )
+
+// Options choose a virtual machine.
+type Options struct {
+	ground.Options
+
+	// The image has little in it, and what stands in for containerd and kubelet makes a Node at once: a
+	// start that takes minutes with the real ones takes seconds.
+	StandIn bool
+}
 
 // VM is a virtual machine with all that it needs to become a node.
 type VM struct {
@@ -66,7 +76,7 @@ Restart=always
 
 // Boot makes a machine and boots it, unless the options say that it stays off. It is gone when
 // the test ends.
-func Boot(t host.T, options ground.Options) *VM {
+func Boot(t host.T, options Options) *VM {
 	t.Helper()
 	v, err := create(t, options)
 	if err != nil {
@@ -79,7 +89,7 @@ func Boot(t host.T, options ground.Options) *VM {
 	return v
 }
 
-func create(t host.T, options ground.Options) (*VM, error) {
+func create(t host.T, options Options) (*VM, error) {
 	kernel, err := host.Artefact("vm-kernel")
 	if err != nil {
 		return nil, err
@@ -98,11 +108,16 @@ func create(t host.T, options ground.Options) (*VM, error) {
 		overlay[path] = file
 	}
 	options.Host.Overlay, options.Host.Off = overlay, true
-	v := &VM{Ground: ground.Boot(t, options), kernel: kernel}
+	v := &VM{Ground: ground.Boot(t, options.Options), kernel: kernel}
 	if err := os.Mkdir(v.path(""), 0o755); err != nil {
 		return nil, err
 	}
 	root := filepath.Join(v.Ground.Dir, "root")
+	if options.StandIn {
+		changes := v.standIn(t)
+		maps.Copy(changes, options.Config)
+		v.Ground.WriteConfig(t, changes)
+	}
 	v.agent, err = new(net.ListenConfig).Listen(t.Context(), "unix", v.path("agent"))
 	if err != nil {
 		return nil, err
@@ -138,21 +153,6 @@ func (v *VM) Fresh(t host.T) {
 	v.base(t, v.path("factory"), "raw")
 }
 
-// Keep makes the disk of a machine that is off the one that Back gives it again.
-func (v *VM) Keep(t host.T, name string) {
-	t.Helper()
-	if err := os.Rename(v.disk, v.path("kept-"+name)); err != nil {
-		t.Fatalf("%v", err)
-	}
-	v.Back(t, name)
-}
-
-// Back gives a machine that is off the disk that was kept under a name.
-func (v *VM) Back(t host.T, name string) {
-	t.Helper()
-	v.base(t, v.path("kept-"+name), "qcow2")
-}
-
 // base makes a new disk on an old one.
 func (v *VM) base(t host.T, below, format string) {
 	t.Helper()
@@ -170,30 +170,56 @@ func (v *VM) On(t host.T) {
 	t.Helper()
 	began := time.Now()
 	v.start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), bootLimit)
+	defer cancel()
+	if err := v.now.hello(ctx); err != nil {
+		t.Fatalf("boot: %v\n%s", err, v.console())
+	}
 	v.MustRun(t, "systemctl is-system-running --wait || test $(systemctl is-system-running) = degraded")
 	t.Logf("booted in %v", time.Since(began).Round(100*time.Millisecond))
 }
 
-func (v *VM) start(t host.T) {
+// Freeze stops a running machine and keeps all of it, memory and disk, under a name. It is off then.
+func (v *VM) Freeze(t host.T, name string) {
 	t.Helper()
-	if v.now != nil {
-		t.Fatalf("boot: the machine is on")
+	ctx, cancel := context.WithTimeout(t.Context(), bootLimit)
+	defer cancel()
+	if err := v.now.freeze(ctx, v.path("frozen-"+name)); err != nil {
+		t.Fatalf("freeze: %v", err)
 	}
-	b, err := v.power(t.Context())
-	if err == nil {
-		v.now = b
-		err = b.hello(t.Context())
-	}
-	if err != nil {
-		t.Fatalf("boot: %v\n%s", err, v.console())
+	v.now.kill()
+	v.now = nil
+	if err := os.Rename(v.disk, v.path("kept-"+name)); err != nil {
+		t.Fatalf("freeze: %v", err)
 	}
 }
 
-// arguments are those of QEMU. KVM is never used: not every machine that offers it has it.
+// Thaw makes a machine that is off run on from where Freeze stopped it.
+func (v *VM) Thaw(t host.T, name string) {
+	t.Helper()
+	v.base(t, v.path("kept-"+name), "qcow2")
+	v.start(t, "-incoming", "exec:cat "+v.path("frozen-"+name))
+	v.MustRun(t, "true")
+}
+
+func (v *VM) start(t host.T, more ...string) {
+	t.Helper()
+	if v.now != nil {
+		t.Fatalf("start QEMU: the machine is on")
+	}
+	b, err := v.power(t.Context(), more)
+	if err != nil {
+		t.Fatalf("start QEMU: %v", err)
+	}
+	v.now = b
+}
+
+// arguments are those of QEMU. KVM is never used: not every machine that offers it has it. The plainest
+// processor is the one that is emulated fastest.
 func (v *VM) arguments() []string {
 	return []string{
 		"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", memory,
+		"-accel", "tcg,thread=multi", "-cpu", "qemu64", "-smp", "2", "-m", memory,
 		"-kernel", filepath.Join(v.kernel, "vmlinuz"), "-initrd", filepath.Join(v.kernel, "initrd"),
 		"-append", "console=ttyS0 quiet net.ifnames=0 panic=-1",
 		"-chardev", "file,id=console,append=on,path=" + filepath.Join(v.Ground.Dir, "console.log"), "-serial", "chardev:console",
@@ -201,6 +227,7 @@ func (v *VM) arguments() []string {
 		"-netdev", "tap,id=net,script=no,downscript=no,ifname=" + link, "-device", "virtio-net-pci,netdev=net",
 		"-chardev", "socket,id=agent,path=" + v.path("agent"), "-device", "virtio-serial-pci",
 		"-device", "virtserialport,nr=1,chardev=agent,name=agent", "-device", "virtio-rng-pci",
+		"-qmp", "stdio",
 	}
 }
 
@@ -270,7 +297,7 @@ func (v *VM) console() string {
 
 // end takes the machine away and, of a failed test, shows what it says.
 func (v *VM) end(t host.T) {
-	if t.Failed() && v.now != nil && v.now.isUp {
+	if t.Failed() && v.now != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		defer cancel()
 		result, err := v.run(ctx, "journalctl --no-pager -o short-monotonic -n 80 -u 'unbounded*' -u 'systemd-nspawn@*'; systemctl --no-pager --failed", "")

@@ -6,7 +6,6 @@ import (
 	"os"
 	"testing"
 
-	"unbounded/tests/ground"
 	"unbounded/tests/host"
 	"unbounded/tests/vm"
 )
@@ -15,7 +14,7 @@ func TestMain(m *testing.M) { os.Exit(host.Main(m)) }
 
 // A cut loses what was written, and keeps what was synced: if it does not, no other test here means anything.
 func TestCutLosesPageCache(t *testing.T) {
-	v := vm.Boot(t, ground.Options{})
+	v := vm.Boot(t, vm.Options{})
 	v.MustRun(t, `set -e
 		mkdir /data && echo old >/data/replaced && sync
 		echo synced >/data/synced && sync /data/synced /data

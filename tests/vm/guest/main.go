@@ -154,7 +154,7 @@ func kubelet() error {
 		} else {
 			log.Print(err)
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 	}
 	select {}
 }
