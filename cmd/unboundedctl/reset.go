@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"unbounded/internal/exit"
@@ -131,11 +132,9 @@ func (p *program) failure(ctx context.Context, event follow.Event, began time.Ti
 
 // status is the stage's own where it is one that a stage ends with.
 func status(p systemd.Properties) exit.Status {
-	if p.ExecMainCode == 1 {
-		switch s := exit.Status(p.ExecMainStatus); s {
-		case exit.Usage, exit.StandingDown, exit.Held, exit.NotPermitted, exit.Refused:
-			return s
-		}
+	own := []exit.Status{exit.Usage, exit.StandingDown, exit.Held, exit.NotPermitted, exit.Refused}
+	if s := exit.Status(p.ExecMainStatus); p.ExecMainCode == 1 && slices.Contains(own, s) {
+		return s
 	}
 	return exit.Failed
 }

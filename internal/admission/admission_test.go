@@ -15,6 +15,7 @@ import (
 
 	"unbounded/internal/durable"
 	"unbounded/internal/exit"
+	"unbounded/internal/legacy"
 	"unbounded/internal/paths"
 	"unbounded/internal/record"
 )
@@ -119,6 +120,10 @@ func TestAdmissionTable(t *testing.T) {
 		{name: "no record, applied config", files: map[string]string{paths.Applied("kube2"): ""}, want: exit.Refused, says: []string{paths.Applied("kube2")}},
 		{name: "no record, daemon unit", files: map[string]string{paths.SystemdDir + "/" + paths.DaemonUnit: ""}, want: exit.Refused, says: []string{paths.DaemonUnit}},
 		{name: "no record, recovery unit", files: map[string]string{paths.SystemdDir + "/" + paths.RecoveryUnit: ""}, want: exit.Refused, says: []string{paths.RecoveryUnit}},
+		{name: "no record, unit of the public agent's boot", files: map[string]string{paths.SystemdDir + "/" + legacy.BootstrapUnit: ""}, want: exit.Refused, says: []string{legacy.BootstrapUnit, "reset"}},
+		{name: "no record, its recovery script", files: map[string]string{legacy.RecoveryScripts()[1]: ""}, want: exit.Refused, says: []string{legacy.RecoveryScripts()[1]}},
+		{name: "no record, its flush", files: map[string]string{paths.SystemdDir + "/nftables-flush.service": "-f /etc/unbounded/kube/nftables-clear.nft"}, want: exit.Refused, says: []string{"nftables-flush.service"}},
+		{name: "no record, an operator's flush", files: map[string]string{paths.SystemdDir + "/nftables-flush.service": "-f /etc/own.nft"}, want: exit.OK},
 		{name: "no record, cannot be inspected", slots: fakeSlots{err: errors.New("machine kube1: machined is masked")}, want: exit.Failed, says: []string{"machined is masked", "kube1"}},
 		{name: "record is rubbish", files: map[string]string{paths.Record: "{"}, want: exit.Refused, says: []string{paths.Record, "reset"}},
 		{name: "record is empty", files: map[string]string{paths.Record: ""}, want: exit.Refused, says: []string{paths.Record, "reset"}},

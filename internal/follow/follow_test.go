@@ -90,7 +90,10 @@ func TestRun(t *testing.T) {
 		{
 			name: "all well",
 			film: film{frames: frames{
-				{never, never}, {runs("a1", ""), never}, {runs("a1", "stops x"), never}, {ended("a1", "inactive"), runs("b1", "")},
+				{never, never},
+				{runs("a1", ""), never},
+				{runs("a1", "stops x"), never},
+				{ended("a1", "inactive"), runs("b1", "")},
 				{ended("a1", "inactive"), ended("b1", "inactive")},
 			}},
 			want: []string{"a begun", "a doing stops x", "a done 3s", "b begun", "b done 3s"},

@@ -164,8 +164,10 @@ func Trees(root string) ([]string, error) {
 	return trees, err
 }
 
-// Folders are those of Files, inner before outer: they go when they are empty.
-func Folders() []string { return []string{kube, linked + "/bin", linked + "/libexec", linked} }
+// Folders are those of Files, and of the agent's configuration, inner before outer: they go when they are empty.
+func Folders() []string {
+	return []string{kube, linked + "/bin", linked + "/libexec", linked, paths.ConfigDir, filepath.Dir(paths.ConfigDir)}
+}
 
 // leads tells whether the link at path leads, in one step, to a name that is the agent's.
 func leads(root, path string) (bool, error) {

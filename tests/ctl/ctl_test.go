@@ -171,7 +171,7 @@ func TestFollow(t *testing.T) {
 			expect(t, h, ask(`y\n`), 0, "is as it was before")
 		})
 		t.Run("without it", func(t *testing.T) {
-			slow(t, h, paths.ResetTreesUnit, "ExecStartPre=/bin/sleep 5\n")
+			slow(t, h, paths.ResetTreesUnit, "ExecStartPre=/bin/sleep 3\n")
 			run := "systemctl start " + paths.ResetTarget + " --no-block"
 			for _, end := range []struct{ name, line, says string }{
 				{"killed", `{ ` + reset + ` & } ; p=$!; ` + wait + `kill -9 $p; wait $p; test $? = 137`, ""},
