@@ -96,7 +96,7 @@ func newHost(t *testing.T) setup {
 	return setup{
 		host: host{env, units, func(_, path string) error {
 			off = append(off, path)
-			write(t, root, "/proc/swaps", "Filename Type Size Used Priority\n")
+			units.area("Filename Type Size Used Priority\n")
 			return nil
 		}},
 		units: units, log: &log, off: &off,

@@ -36,6 +36,9 @@ func (f *fakeUnits) Start(_ context.Context, unit string) (systemd.Properties, e
 		p.ActiveState = "failed"
 		return *p, err
 	}
+	if strings.HasSuffix(unit, ".swap") {
+		f.area(areaOn)
+	}
 	how := "start "
 	if slices.Contains(p.DropInPaths, dropin.QuietPath(unit)) {
 		how = "quiet start "
@@ -43,6 +46,22 @@ func (f *fakeUnits) Start(_ context.Context, unit string) (systemd.Properties, e
 	f.calls = append(f.calls, how+unit)
 	p.ActiveState, p.ConditionResult = "active", true
 	return *p, nil
+}
+
+// areaOn is /proc/swaps with the area of the busy host on, by its unit.
+const areaOn = "Filename Type Size Used Priority\n/dev/sda2 partition 100 0 -2\n"
+
+// area makes swaps what /proc/swaps says, and its unit follow.
+func (f *fakeUnits) area(swaps string) {
+	if err := os.WriteFile(filepath.Join(f.root, "/proc/swaps"), []byte(swaps), 0o644); err != nil {
+		panic(err)
+	}
+	if p := f.units["dev-sda2.swap"]; p != nil {
+		p.ActiveState = "inactive"
+		if strings.Contains(swaps, "/dev/sda2") {
+			p.ActiveState = "active"
+		}
+	}
 }
 
 func (f *fakeUnits) Oneshot(_ context.Context, unit string) (bool, error) {
@@ -81,16 +100,17 @@ func files(t *testing.T, root string) map[string]string {
 
 func (s setup) giver(t *testing.T) giver {
 	t.Helper()
-	on := func(how string) func(string, string) error {
-		return func(_, path string) error {
-			s.units.calls = append(s.units.calls, how+path)
+	return giver{
+		s.host.Env, s.units, func(_, path, priority string) error {
+			s.units.calls = append(s.units.calls, "swapon "+priority+" "+path)
+			s.units.area(strings.Replace(areaOn, "-2", priority, 1))
 			return nil
-		}
+		}, func(_, path string) error {
+			s.units.calls = append(s.units.calls, "swapoff "+path)
+			s.units.area("Filename Type Size Used Priority\n")
+			return nil
+		},
 	}
-	return giver{s.host.Env, s.units, func(root, path, priority string) error {
-		write(t, root, "/proc/swaps", "Filename Type Size Used Priority\n"+path+" partition 100 0 "+priority+"\n")
-		return on("swapon "+priority+" ")(root, path)
-	}, on("swapoff ")}
 }
 
 func states(units map[string]*systemd.Properties) map[string]string {
@@ -114,7 +134,7 @@ func reboot(t *testing.T, s setup) {
 }
 
 // sameBoot is what is done on the busy host in the boot in which it was taken.
-var sameBoot = []string{"reload", "quiet start nftables.service", "start docker.socket", "start docker.service", "swapon -2 /dev/sda2", "reload"}
+var sameBoot = []string{"reload", "quiet start nftables.service", "start docker.socket", "start docker.service", "start dev-sda2.swap", "reload"}
 
 const image = "/var/lib/unbounded/agent/before/conflicts.json"
 
@@ -122,6 +142,7 @@ func TestRemove(t *testing.T) {
 	broken := errors.New("it is broken")
 	for _, test := range []struct {
 		name    string
+		before  func(t *testing.T, s setup)
 		between func(t *testing.T, s setup)
 		calls   []string
 		differs map[string]string // files that do not come back; "" for none
@@ -130,6 +151,19 @@ func TestRemove(t *testing.T) {
 		fails   string
 	}{
 		{name: "same boot", calls: sameBoot},
+		{
+			name:   "a priority given by hand",
+			before: func(_ *testing.T, s setup) { s.units.area(strings.Replace(areaOn, "-2", "5", 1)) },
+			calls: []string{
+				"reload", "quiet start nftables.service", "start docker.socket", "start docker.service",
+				"start dev-sda2.swap", "swapoff /dev/sda2", "swapon 5 /dev/sda2", "reload",
+			},
+		},
+		{
+			name:   "an area without a unit",
+			before: func(_ *testing.T, s setup) { delete(s.units.units, "dev-sda2.swap") },
+			calls:  []string{"reload", "quiet start nftables.service", "start docker.socket", "start docker.service", "swapon -2 /dev/sda2", "reload"},
+		},
 		{
 			name: "another boot", between: reboot,
 			calls: []string{"reload", "start nftables.service", "start docker.socket", "start docker.service", "start swap.target"},
@@ -151,7 +185,7 @@ func TestRemove(t *testing.T) {
 				s.units.units["docker.socket"].LoadState = "not-found"
 				s.units.units["nftables.service"].UnitFileState = "disabled"
 			},
-			calls: []string{"reload", "swapon -2 /dev/sda2"},
+			calls: []string{"reload", "start dev-sda2.swap"},
 			down:  []string{"docker.service", "docker.socket", "nftables.service"},
 			says:  []string{"docker.service ran before and is not started: it was masked", "docker.socket ran before", "nftables.service ran before"},
 		},
@@ -203,6 +237,7 @@ func TestRemove(t *testing.T) {
 				}
 			},
 			calls:   []string{"reload", "quiet start nftables.service", "start docker.socket", "start docker.service", "reload"},
+			down:    []string{"dev-sda2.swap"},
 			differs: map[string]string{"/dev/sda2": ""}, says: []string{"swap area /dev/sda2 is gone"},
 		},
 		{
@@ -259,7 +294,7 @@ func TestRemove(t *testing.T) {
 				s.units.units["docker.service"].UnitFileState = "disabled"
 				s.units.calls = nil
 			},
-			calls: []string{"reload", "swapon -2 /dev/sda2"}, down: []string{"docker.service"}, says: []string{"docker.service ran before"},
+			calls: []string{"reload", "start dev-sda2.swap"}, down: []string{"docker.service"}, says: []string{"docker.service ran before"},
 		},
 		{
 			name: "installed again after half a reset",
@@ -284,6 +319,9 @@ func TestRemove(t *testing.T) {
 			s.units.units["nftables.service"].SubState = "exited"
 			s.units.units["nftables.service"].UnitFileState = "enabled"
 			s.units.units["docker.service"].UnitFileState = "enabled"
+			if test.before != nil {
+				test.before(t, s)
+			}
 			want, running := files(t, s.Root), states(s.units.units)
 			if err := s.converge(t.Context()); err != nil {
 				t.Fatal(err)
@@ -324,6 +362,9 @@ func TestRemove(t *testing.T) {
 				running[unit] = s.units.units[unit].ActiveState
 			}
 			now := states(s.units.units)
+			if strings.Contains(strings.Join(test.calls, " "), "swap.target") {
+				now["dev-sda2.swap"] = "active" // which that starts
+			}
 			delete(now, "swap.target")
 			if diff := cmp.Diff(running, now); diff != "" {
 				t.Errorf("units (-before +after):\n%s", diff)
@@ -398,18 +439,18 @@ func TestRemoveAgents(t *testing.T) {
 	}{
 		{
 			name: "the agent's", foreign: true, apt: apt, fstab: strings.Replace(was, "/swap.img", "#/swap.img", 1),
-			want: map[string]string{fstab.File: was, agentsBackup: "", aptFile: ""},
+			want: map[string]string{fstab.File: was, fstab.Backup: "", aptFile: ""},
 			says: []string{"systemctl unmask docker.service", `/etc/docker/daemon.json says "iptables": false`},
 		},
 		{
 			name: "a blank behind the sign, and a line added since", foreign: true, apt: mine,
 			fstab: strings.Replace(was, "/swap.img", "# /swap.img", 1) + "/dev/sdc /c ext4 defaults 0 2\n",
-			want:  map[string]string{fstab.File: was + "/dev/sdc /c ext4 defaults 0 2\n", agentsBackup: was, aptFile: mine},
-			says:  []string{agentsBackup + " is left", aptFile + " is not as"},
+			want:  map[string]string{fstab.File: was + "/dev/sdc /c ext4 defaults 0 2\n", fstab.Backup: was, aptFile: mine},
+			says:  []string{fstab.Backup + " is left", aptFile + " is not as"},
 		},
 		{
 			name: "on a host of ours that is the operator's", apt: apt, fstab: strings.Replace(was, "/swap.img", "#/swap.img", 1),
-			want: map[string]string{fstab.File: strings.Replace(was, "/swap.img", "#/swap.img", 1), agentsBackup: was, aptFile: apt},
+			want: map[string]string{fstab.File: strings.Replace(was, "/swap.img", "#/swap.img", 1), fstab.Backup: was, aptFile: apt},
 			says: []string{aptFile + " is not as"},
 		},
 	} {
@@ -419,7 +460,7 @@ func TestRemoveAgents(t *testing.T) {
 				s.Record.Prefix = "/opt/x"
 			}
 			write(t, s.Root, fstab.File, test.fstab)
-			write(t, s.Root, agentsBackup, was)
+			write(t, s.Root, fstab.Backup, was)
 			write(t, s.Root, aptFile, test.apt)
 			write(t, s.Root, "/etc/docker/daemon.json", `{"iptables": false}`)
 			mask := filepath.Join(s.Root, paths.SystemdDir, "docker.service")

@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"os"
-	"slices"
 	"strings"
 
 	"unbounded/internal/before"
@@ -35,9 +32,15 @@ func (g giver) removeUnnoted(ctx context.Context, stale bool) error {
 		return err
 	}
 	if g.Record.Foreign() {
-		agents, err := g.restoreAgentsFstab()
+		agents, removed, left, err := fstab.RestoreBackup(g.Root)
 		if err != nil {
 			return err
+		}
+		if removed {
+			g.Log.Changed(fstab.Backup, "removed")
+		}
+		if left {
+			g.Log.Notice("%s is left: %s was changed since", fstab.Backup, fstab.File)
 		}
 		lines = append(lines, agents...)
 	}
@@ -74,7 +77,7 @@ func (g giver) removeHardening() error {
 		case now.Absent:
 			continue
 		case now.Value == file.Content:
-		case g.Record.Foreign() && agentsHardening(file.Path, now.Value):
+		case g.Record.Foreign() && hardening.Agents(file.Path, now.Value):
 		default:
 			g.Log.Notice("%s is not as an installation made it and is left as it is", file.Path)
 			continue
@@ -85,83 +88,6 @@ func (g giver) removeHardening() error {
 		g.Log.Changed(file.Path, "removed")
 	}
 	return nil
-}
-
-// agentsHardening tells whether the public agent wrote text to path, whatever its comments and line breaks: it
-// has our file names, and says nothing else than our files do.
-func agentsHardening(path, text string) bool {
-	for _, file := range hardening.All() {
-		if file.Path == path {
-			return slices.Equal(words(text), words(file.Content))
-		}
-	}
-	return false
-}
-
-// words are the words of a configuration of apt or needrestart without comments and punctuation, in their order.
-func words(text string) []string {
-	var words []string
-	for line := range strings.Lines(text) {
-		line, _, _ = strings.Cut(line, "#")
-		line, _, _ = strings.Cut(line, "//")
-		words = append(words, strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\r\n{};\"'=", r) })...)
-	}
-	return words
-}
-
-const agentsBackup = fstab.File + ".bak"
-
-// restoreAgentsFstab takes the comment off the lines that the public agent put one before, which its backup proves,
-// and returns them. The backup goes when the file says the same again.
-func (g giver) restoreAgentsFstab() ([]string, error) {
-	backup, err := os.ReadFile(paths.At(g.Root, agentsBackup))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	path := paths.At(g.Root, fstab.File)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	edited, lines := uncomment(string(text), string(backup))
-	if _, err := durable.Rewrite(path, []byte(edited)); err != nil {
-		return nil, err
-	}
-	if edited != string(backup) {
-		g.Log.Notice("%s is left: %s was changed since", agentsBackup, fstab.File)
-		return lines, nil
-	}
-	if _, err := durable.Remove(paths.At(g.Root, agentsBackup)); err != nil {
-		return lines, err
-	}
-	g.Log.Changed(agentsBackup, "removed")
-	return lines, nil
-}
-
-// uncomment takes the comment off the lines of text that say swap and have none in backup.
-func uncomment(text, backup string) (changed string, lines []string) {
-	originals := map[string]bool{}
-	for line := range strings.Lines(backup) {
-		if line = strings.TrimSuffix(line, "\n"); strings.Contains(line, "swap") && !strings.HasPrefix(strings.TrimSpace(line), "#") {
-			originals[line] = true
-		}
-	}
-	var b strings.Builder
-	for have := range strings.Lines(text) {
-		line, comment := strings.CutPrefix(have, "#")
-		for _, line := range []string{line, strings.TrimPrefix(line, " ")} {
-			if original := strings.TrimSuffix(line, "\n"); comment && originals[original] {
-				have = line
-				lines = append(lines, original)
-				break
-			}
-		}
-		b.WriteString(have)
-	}
-	return b.String(), lines
 }
 
 // tellMasks names the units that the public agent masks. Nothing tells its masks from an operator's.

@@ -2,6 +2,9 @@
 package hardening
 
 import (
+	"slices"
+	"strings"
+
 	"unbounded/internal/paths"
 	"unbounded/internal/run"
 )
@@ -63,4 +66,26 @@ func Files(root string, networkd bool) []File {
 		files = append(files, File{networkdFile, networkdContent})
 	}
 	return files
+}
+
+// Agents tells whether the public agent wrote text to path, whatever its comments and line breaks: it
+// has our file names, and says nothing else than our files do.
+func Agents(path, text string) bool {
+	for _, file := range All() {
+		if file.Path == path {
+			return slices.Equal(words(text), words(file.Content))
+		}
+	}
+	return false
+}
+
+// words are the words of a configuration of apt or needrestart without comments and punctuation, in their order.
+func words(text string) []string {
+	var words []string
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
+		line, _, _ = strings.Cut(line, "//")
+		words = append(words, strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\r\n{};\"'=", r) })...)
+	}
+	return words
 }
