@@ -51,7 +51,8 @@ func (p *program) uninstall(ctx context.Context, options options) error {
 	if err := p.nobodys(); err != nil { // since the question was asked
 		return errors.Join(err, held.Release())
 	}
-	return errors.Join(p.takeOff(ctx, placed), held.Release())
+	// An interruption would leave units that systemd still knows.
+	return errors.Join(p.takeOff(context.WithoutCancel(ctx), placed), held.Release())
 }
 
 // nobodys refuses while there is an install record, whatever it says.
@@ -86,10 +87,8 @@ func (p *program) takeOff(ctx context.Context, i installation) error {
 	if err != nil {
 		return err
 	}
-	if removed > 0 {
-		if err := manager.Reload(ctx); err != nil {
-			return err
-		}
+	if err := manager.Reload(ctx); err != nil {
+		return err
 	}
 	p.say("units removed: %d\n", removed)
 	if removed, err = p.removeAll(i.config); err != nil {
