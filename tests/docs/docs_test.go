@@ -16,7 +16,7 @@ const root = "../../"
 func source(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, dir := range []string{"internal", "helpers"} {
+	for _, dir := range []string{"cmd", "internal", "helpers"} {
 		err := filepath.WalkDir(root+dir, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
