@@ -170,15 +170,16 @@ func (r *Remover) tree(ctx context.Context, machines, slot string) error {
 	case state != tree.Empty && state != tree.Filled && state != tree.Subvolume:
 		return r.remove(ctx, whole.name, whole.real)
 	}
-	switch err := removal.Rename(whole.real, removing.real); {
-	// A folder of a lower layer of an overlay cannot be renamed, and on a full disk there may be no room for the name.
-	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		removing = whole
-	case err != nil:
+	err = removal.Rename(whole.real, removing.real)
+	// A folder of a lower layer of an overlay cannot be renamed, and on a full disk there may be no room for
+	// the name, or for what syncs it: then it is removed where it is.
+	if err != nil && !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
 	}
-	if _, err := removal.Tree(ctx, removing.real); err != nil {
-		return err
+	for _, p := range []place{whole, removing} {
+		if _, err := removal.Tree(ctx, p.real); err != nil {
+			return err
+		}
 	}
 	r.Log.Changed(whole.name, "removed")
 	return nil
