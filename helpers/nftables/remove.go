@@ -130,9 +130,18 @@ func restoreTables(env *stage.Env, host restorer, image *before.Image, say bool)
 	if err != nil {
 		return err
 	}
-	for _, name := range there {
+	for _, found := range there {
 		if say {
-			env.Log.Notice("table %s is there again and is left as it is", name)
+			env.Log.Notice("table %s is there again and is left as it is", found.now)
+			continue
+		}
+		lost, err := found.was.Lost(found.now)
+		if err != nil {
+			return err
+		}
+		if lost > 0 {
+			env.Log.Warn("table %s has lost %d rules, since a firewall of the host was started that replaces what is in it: "+
+				"restart the services that made them", found.now, lost)
 		}
 	}
 	for _, table := range missing {
@@ -150,8 +159,11 @@ func restoreTables(env *stage.Env, host restorer, image *before.Image, say bool)
 	return nil
 }
 
+// pair is a saved table and the one of its name that is there.
+type pair struct{ was, now nft.Table }
+
 // look reads the tables of image that were saved in this boot.
-func look(host restorer, image *before.Image) (missing []nft.Table, there []string, err error) {
+func look(host restorer, image *before.Image) (missing []nft.Table, there []pair, err error) {
 	if !slices.ContainsFunc(image.Entries(), image.SameBoot) {
 		return nil, nil, nil
 	}
@@ -166,15 +178,16 @@ func look(host restorer, image *before.Image) (missing []nft.Table, there []stri
 		if e.Kind != before.Ruleset {
 			return nil, nil, exit.As(exit.Refused, fmt.Errorf("%s is of kind %s, which this release cannot restore: use a newer one", e.Object, e.Kind))
 		}
-		if slices.ContainsFunc(ruleset.Tables, func(t nft.Table) bool { return t.String() == e.Object }) {
-			there = append(there, e.Object)
-			continue
-		}
 		var table nft.Table
 		if err := table.UnmarshalBinary(e.Before.Bytes); err != nil {
 			return nil, nil, fmt.Errorf("%s: %s: %w", image.Path(), e.Object, err)
 		}
-		missing = append(missing, table)
+		at := slices.IndexFunc(ruleset.Tables, func(t nft.Table) bool { return t.String() == e.Object })
+		if at < 0 {
+			missing = append(missing, table)
+		} else {
+			there = append(there, pair{table, ruleset.Tables[at]})
+		}
 	}
 	return missing, there, nil
 }
