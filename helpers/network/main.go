@@ -10,9 +10,11 @@
 // has a public name, the right kind, and was not there before: the WireGuard links of ports 51820 to
 // 51899, geneve0, vxlan0, ipip0, unbounded0, localdns and the bridge cbr0 with the veths of pods; the
 // routes of tables 252 and 51820 to 51899 and the rules that lead there; tables and chains of kube-proxy,
-// CNI and the overlay, with the rules that jump there; keys in /etc/wireguard. All else survives. A host without
-// that note, of the public agent say, is cleaned by name and kind alone, if it shows that a node was on it, and keys
-// are left. The note outlives this stage, marked as done: what was given back since is not the node's.
+// CNI and the overlay, with the rules that jump there; keys in /etc/wireguard. All else survives.
+//
+// A host without that note, of the public agent say, is cleaned by name and kind alone, if it shows that a node was on
+// it, and keys are left; the program is longer than others for the sake of such hosts. The note outlives this
+// stage, marked as done: what was given back since is not the node's.
 package main
 
 import "unbounded/internal/stage"

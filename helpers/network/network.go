@@ -2,11 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"syscall"
 
 	"unbounded/internal/before"
 	"unbounded/internal/overlay"
@@ -22,9 +18,6 @@ const (
 	// done is the name that says that reset has removed what is the node's.
 	done = "removed"
 )
-
-// keys are those of the overlay network. The host's own, if it had any, are known by their path only.
-func keys() [2]string { return [2]string{"/etc/wireguard/server.priv", "/etc/wireguard/server.pub"} }
 
 // slots answers whether a slot runs.
 type slots interface {
@@ -91,18 +84,6 @@ func note(env *stage.Env, image *before.Image, n *overlay.Network) error {
 		env.Log.Notice("%s is there already: it is not the node's, and reset will leave it", object)
 	}
 	return image.Save() // Commit point.
-}
-
-// presence is the state of the file at path without what is in it: a key is not copied.
-func presence(root, path string) (before.State, error) {
-	info, err := os.Lstat(paths.At(root, path))
-	switch {
-	case err == nil:
-		return before.State{Mode: info.Mode()}, nil
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-		return before.Read(root, path)
-	}
-	return before.State{}, err
 }
 
 // ask is the slot that runs, "" if none does. Only PID 1 is asked.

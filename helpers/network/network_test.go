@@ -212,6 +212,45 @@ func TestNothingBefore(t *testing.T) {
 	}
 }
 
+// A folder of keys that the operator's package made after the node came stays, empty as it is.
+func TestFolderOfSomebody(t *testing.T) {
+	env, n, log := host(t)
+	mustNote(t, env, n)
+	if err := os.MkdirAll(filepath.Join(env.Root, "etc/wireguard"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mustGiveBack(t, env, n)
+	if got := there(t, env.Root, "/etc"); len(got) != 1 {
+		t.Errorf("in /etc there is %v", got)
+	}
+	if log.Len() > 0 {
+		t.Errorf("it says:\n%s", log)
+	}
+}
+
+// Killed after the last key and before the folder, the next run removes that too.
+func TestKeysCutOff(t *testing.T) {
+	env, n, _ := host(t)
+	if err := os.MkdirAll(filepath.Join(env.Root, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mustNote(t, env, n)
+	write(t, env.Root, "/etc/wireguard/server.priv", "ours")
+	write(t, env.Root, "/etc/wireguard/a", "in the way")
+	image := load(t, env)
+	log := overlay.Log{Removed: func(string) {}, Left: func(string) {}}
+	if err := removeKeys(env, image, log); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(env.Root, "/etc/wireguard/a")); err != nil {
+		t.Fatal(err)
+	}
+	mustGiveBack(t, env, n)
+	if got := there(t, env.Root, "/etc"); len(got) > 0 {
+		t.Errorf("%v is left in /etc", got)
+	}
+}
+
 // The note of an installation that was reset says nothing about the next.
 func TestStaleNote(t *testing.T) {
 	env, n, _ := host(t)

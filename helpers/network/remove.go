@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"syscall"
 
 	"unbounded/internal/before"
@@ -123,31 +122,4 @@ func nodeWasHere(env *stage.Env) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// removeKeys removes the keys that were not there before. Without a note they may be the operator's.
-func removeKeys(env *stage.Env, image *before.Image, log overlay.Log) error {
-	entries := image.Entries()
-	for _, key := range keys() {
-		state, err := presence(env.Root, key)
-		if err != nil {
-			return err
-		}
-		at := slices.IndexFunc(entries, func(e before.Entry) bool { return e.Kind == before.File && e.Object == key })
-		switch {
-		case state.Absent && (at < 0 || !entries[at].Before.Absent):
-		case at < 0:
-			log.Left(key + " may be the operator's")
-		case !entries[at].Before.Absent:
-			log.Left(key + " was there before the node")
-		default: // gone or not: the folder may still have to go
-			if err := before.RestoreFile(env.Root, entries[at]); err != nil {
-				return fmt.Errorf("remove %s: %w", key, err)
-			}
-			if !state.Absent {
-				log.Removed(key)
-			}
-		}
-	}
-	return nil
 }
