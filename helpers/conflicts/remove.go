@@ -119,8 +119,9 @@ func (g giver) now(ctx context.Context, e before.Entry) (before.State, error) {
 			return before.Text("active"), err
 		}
 		return before.Text("inactive"), err
+	default:
+		return before.State{}, exit.As(exit.Refused, fmt.Errorf("it is of kind %s, which this release cannot restore: use a newer one", e.Kind))
 	}
-	return before.State{}, exit.As(exit.Refused, fmt.Errorf("it is of kind %s, which this release cannot restore: use a newer one", e.Kind))
 }
 
 func (g giver) restoreOnDisk(e before.Entry) error {
@@ -138,6 +139,7 @@ func (g giver) restoreOnDisk(e before.Entry) error {
 		}
 		changed = !now.Same(e.Before)
 		err = before.RestoreFile(g.Root, e)
+	default: // what runs comes later
 	}
 	if changed && err == nil {
 		g.Log.Changed(e.Object, "as it was before")

@@ -101,7 +101,7 @@ func files(t *testing.T, root string) map[string]string {
 func (s setup) giver(t *testing.T) giver {
 	t.Helper()
 	return giver{
-		s.host.Env, s.units, func(_, path, priority string) error {
+		s.Env, s.units, func(_, path, priority string) error {
 			s.units.calls = append(s.units.calls, "swapon "+priority+" "+path)
 			s.units.area(strings.Replace(areaOn, "-2", priority, 1))
 			return nil

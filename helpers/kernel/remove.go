@@ -44,8 +44,9 @@ func restoreFiles(env *stage.Env, image *before.Image) error {
 			return before.Read(env.Root, e.Object)
 		case before.Sysctl:
 			return e.Before, nil
+		default:
+			return before.State{}, exit.As(exit.Refused, fmt.Errorf("it is of kind %s, which this release cannot restore: use a newer one", e.Kind))
 		}
-		return before.State{}, exit.As(exit.Refused, fmt.Errorf("it is of kind %s, which this release cannot restore: use a newer one", e.Kind))
 	})
 	if err != nil {
 		return err
@@ -195,7 +196,7 @@ func removeUnnoted(env *stage.Env) error {
 	}{
 		{modulesFile, func(text string) bool { return text == modulesContent() }},
 		{sysctlFile, func(text string) bool {
-			return text == sysctlContent() || env.Record.Foreign() && slices.Equal(sysctl.Parse([]byte(text)), settings())
+			return text == sysctlContent() || env.Record.Foreign() && slices.Equal(sorted(sysctl.Parse([]byte(text))), sorted(settings()))
 		}},
 	} {
 		now, err := before.Read(env.Root, file.path)
@@ -215,4 +216,9 @@ func removeUnnoted(env *stage.Env) error {
 		env.Log.Changed(file.path, "removed; nobody noted the kernel parameters before it, which become the host's own at the next boot")
 	}
 	return nil
+}
+
+func sorted(all []sysctl.Setting) []sysctl.Setting {
+	slices.SortFunc(all, func(a, b sysctl.Setting) int { return strings.Compare(a.Key, b.Key) })
+	return all
 }

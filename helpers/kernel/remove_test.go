@@ -36,10 +36,14 @@ func TestRemove(t *testing.T) {
 		redirects = "/proc/sys/net/ipv4/conf/all/accept_redirects"
 	)
 	set := func(path, content string) func(*testing.T, string) {
-		return func(t *testing.T, root string) { write(t, root, path, content) }
+		return func(t *testing.T, root string) {
+			t.Helper()
+			write(t, root, path, content)
+		}
 	}
 	all := func(steps ...func(*testing.T, string)) func(*testing.T, string) {
 		return func(t *testing.T, root string) {
+			t.Helper()
 			for _, step := range steps {
 				step(t, root)
 			}
@@ -86,6 +90,7 @@ func TestRemove(t *testing.T) {
 		{
 			name: "a link is gone since",
 			between: func(t *testing.T, root string) {
+				t.Helper()
 				if err := os.RemoveAll(filepath.Join(root, filepath.Dir(eth))); err != nil {
 					t.Fatal(err)
 				}
@@ -95,6 +100,7 @@ func TestRemove(t *testing.T) {
 		{
 			name: "killed when ip_forward was put back", before: set(forward, "0\n"),
 			between: func(t *testing.T, root string) {
+				t.Helper()
 				image, err := before.Load(root, concern)
 				if err != nil {
 					t.Fatal(err)
@@ -120,6 +126,7 @@ func TestRemove(t *testing.T) {
 		{
 			name: "killed before anything was changed",
 			between: func(t *testing.T, root string) {
+				t.Helper()
 				saved, err := os.ReadFile(filepath.Join(root, image))
 				if err != nil {
 					t.Fatal(err)
@@ -133,6 +140,7 @@ func TestRemove(t *testing.T) {
 		{
 			name: "killed with the files put back, and installed again",
 			between: func(t *testing.T, root string) {
+				t.Helper()
 				image, err := before.Load(root, concern)
 				if err != nil {
 					t.Fatal(err)

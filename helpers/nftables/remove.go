@@ -82,7 +82,7 @@ func restore(env *stage.Env, dial func() (restorer, error)) (err error) {
 			}
 		}
 		if pending {
-			return watch(env, host, images)
+			return watch(host, images)
 		}
 	}
 	if len(images[0].Entries()) > 0 && !slices.ContainsFunc(images[0].Entries(), images[0].SameBoot) {
@@ -111,7 +111,7 @@ func firewallsPending(root string) (bool, error) {
 }
 
 // watch notes what is there in the guard's image, in place of what an earlier attempt noted.
-func watch(env *stage.Env, host restorer, images []*before.Image) error {
+func watch(host restorer, images []*before.Image) error {
 	ruleset, err := host.Save()
 	if err != nil {
 		return explain(err)
