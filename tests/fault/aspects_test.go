@@ -81,3 +81,45 @@ func (a running) set(t *testing.T, s *scene, was, now string) {
 		t.Fatalf("units are\n%s\nwant\n%s", again, was)
 	}
 }
+
+// nodesNetwork is what a node makes in the host's network.
+type nodesNetwork struct{}
+
+const makeNetwork = `set -e
+ip link add cbr0 type bridge
+ip link add veth01234567 type veth peer name pod1
+ip link set veth01234567 master cbr0
+ip addr add 10.244.0.1/24 dev cbr0
+ip link set cbr0 addrgenmode none up
+ip route add 10.245.0.0/16 via 192.168.77.1 table 252
+ip -6 route add blackhole 2001:db8:5::/48 table 252
+ip route add default dev cbr0 table 51821
+ip rule add pref 32765 table 252
+ip -6 rule add pref 32765 table 252
+ip rule add pref 101 fwmark 0x1 table 51821
+nft -f - <<EOF
+table ip kube-proxy {
+	chain services { type nat hook prerouting priority dstnat; }
+}
+table ip nat {
+	chain KUBE-SERVICES { }
+	chain PREROUTING { type nat hook prerouting priority dstnat; jump KUBE-SERVICES; }
+}
+EOF
+`
+
+const unmakeNetwork = `for link in cbr0 veth01234567 pod1; do ip link del $link; done
+for table in 252 51821; do ip route flush table $table; ip -6 route flush table $table; done
+ip rule del pref 32765; ip -6 rule del pref 32765; ip rule del pref 101
+nft delete table ip kube-proxy; nft delete table ip nat
+`
+
+func (nodesNetwork) look(t *testing.T, s *scene) string {
+	t.Helper()
+	return s.MustRun(t, `ls /sys/class/net; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all | grep -v "fe80:\|ff00:"; nft list ruleset`)
+}
+
+func (nodesNetwork) set(t *testing.T, s *scene, _, _ string) {
+	t.Helper()
+	s.MustRun(t, "{ "+unmakeNetwork+"} 2>/dev/null\n"+makeNetwork)
+}

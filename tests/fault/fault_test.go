@@ -29,6 +29,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"unbounded/internal/failure"
 	"unbounded/internal/paths"
 	"unbounded/internal/record"
 	"unbounded/tests/host"
@@ -136,7 +137,7 @@ type end struct {
 }
 
 // run runs a program of the host under the injector.
-func (s *scene) run(t *testing.T, args []string, injection ...string) end {
+func (s *scene) run(t *testing.T, args []string, injection ...string) (e end) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), runLimit)
 	defer cancel()
@@ -145,7 +146,12 @@ func (s *scene) run(t *testing.T, args []string, injection ...string) end {
 	command.Stdout, command.Stderr = &out, &errs
 	began := time.Now()
 	err := command.Run()
-	e := end{output: strings.TrimSpace(errs.String())}
+	e = end{output: strings.TrimSpace(errs.String())}
+	defer func() {
+		if e.Exit != 0 {
+			e.output += s.cause()
+		}
+	}()
 	if json.Unmarshal(out.Bytes(), &e.report) != nil {
 		e.Exit = -1
 		e.output = fmt.Sprintf("no report after %v: %v %s %s", time.Since(began), err, &out, e.output)
@@ -159,6 +165,15 @@ type aspect interface {
 	look(t *testing.T, s *scene) string
 	// set makes it as it was when look told was; now is what it tells. Files are as they were by then.
 	set(t *testing.T, s *scene, was, now string)
+}
+
+// cause is what the last failure says. The journal has it too, but is slower to ask.
+func (s *scene) cause() string {
+	f, err := failure.Read(fmt.Sprintf("/proc/%d/root", s.Leader()))
+	if err != nil {
+		return ""
+	}
+	return f.Cause
 }
 
 // runner runs the points of one row.

@@ -55,9 +55,10 @@ func bootstrapRows(filter row) []row {
 		{helper: "kernel", aspects: []aspect{kernelParameters()}, between: []string{paths.Before + "/kernel.json"}},
 		{helper: "conflicts", aspects: []aspect{operatorUnits(), ruleset{}}},
 		filter,
-		{helper: "rootfs", verb: []string{"converge", slot}, what: "from nothing", roots: treeRoots()},
+		{helper: "network", roots: state()},
+		{helper: "rootfs", verb: []string{"converge", slot}, what: "from nothing", roots: treeRoots(), loose: inventories(), between: []string{paths.Content + "/**"}},
 		{
-			helper: "rootfs", verb: []string{"converge", slot}, what: "with programs that are gone", roots: treeRoots(),
+			helper: "rootfs", verb: []string{"converge", slot}, what: "with programs that are gone", roots: treeRoots(), loose: inventories(),
 			setup: func(t *testing.T, s *scene) {
 				t.Helper()
 				s.plain(t, "rootfs", "converge", slot)
@@ -68,6 +69,7 @@ func bootstrapRows(filter row) []row {
 		{helper: "node", verb: []string{"converge", slot}, what: "on a new tree", setup: plantTree, roots: nodeRoots()},
 		{
 			helper: "node", verb: []string{"converge", slot}, what: "with another configuration", roots: nodeRoots(),
+			between: []string{paths.Tree(slot) + paths.Built, paths.Tree(slot) + paths.BuiltBefore},
 			setup: func(t *testing.T, s *scene) {
 				t.Helper()
 				plantTree(t, s)
@@ -78,6 +80,7 @@ func bootstrapRows(filter row) []row {
 		{helper: "join", verb: []string{"converge", slot}, setup: plantJoined, roots: state()},
 		{
 			helper: "join", verb: []string{"converge", slot}, what: "after another configuration", roots: state(),
+			between: []string{paths.Applied(slot) + ".sha256"}, // a wrong checksum is worse than none
 			setup: func(t *testing.T, s *scene) {
 				t.Helper()
 				plantJoined(t, s)
@@ -130,11 +133,21 @@ func removeRows(filter row) []row {
 		}
 	}
 	remove := []string{"remove"}
+	network := row{
+		helper: "network", verb: remove, aspects: []aspect{nodesNetwork{}},
+		roots: append(state(), "/etc/wireguard"), between: []string{paths.Before + "/network.json"},
+		setup: func(t *testing.T, s *scene) {
+			t.Helper()
+			made([]string{"network", "converge"})(t, s)
+			s.MustRun(t, "mkdir -m 0700 /etc/wireguard; echo "+canary+" >/etc/wireguard/server.priv")
+			nodesNetwork{}.set(t, s, "", "")
+		},
+	}
 	unfilter := filter
 	unfilter.verb, unfilter.setup = remove, made([]string{"nftables", "converge"})
 	return []row{
-		unfilter,
-		{helper: "kernel", verb: remove, setup: made([]string{"kernel", "converge"}), aspects: []aspect{kernelParameters()}},
+		network, unfilter,
+		{helper: "kernel", verb: remove, setup: made([]string{"kernel", "converge"}), aspects: []aspect{kernelParameters()}, between: []string{paths.Before + "/kernel.json"}},
 		{helper: "conflicts", verb: remove, setup: made([]string{"conflicts", "converge"}), aspects: []aspect{operatorUnits(), ruleset{}}},
 		{
 			helper: "daemon-install", verb: remove, aspects: []aspect{daemonUnits()},
@@ -184,7 +197,7 @@ func removeRows(filter row) []row {
 			helper: "admission", verb: remove, roots: state(),
 			setup: func(t *testing.T, s *scene) {
 				t.Helper()
-				s.MustRun(t, ": >"+paths.Complete+" && mkdir -p "+paths.RunSlot+" "+paths.Restart+" && : >"+paths.RunSlot+"/kube1 && : >"+paths.Restart+"/kube1.kubelet.service")
+				s.MustRun(t, ": >"+paths.Complete+" && mkdir -p "+paths.RunSlot+" "+paths.Restart)
 				s.phase(t, "resetting")
 			},
 		},
@@ -194,6 +207,9 @@ func removeRows(filter row) []row {
 func treeRoots() []string {
 	return []string{"/var/lib/machines", "/var/lib/unbounded", "/run/unbounded"}
 }
+
+// inventories tell when a tree was made.
+func inventories() []string { return []string{"/var/lib/machines/*/etc/unbounded/image.json"} }
 
 func nodeRoots() []string { return append(treeRoots(), "/etc/systemd") }
 
@@ -238,6 +254,7 @@ func TestHelpers(t *testing.T) {
 			return s
 		})...)
 	})
+	t.Run("machine", func(t *testing.T) { all = append(all, runTable(t, machineTable(), machineScene)...) })
 	summary(t, all)
 }
 

@@ -260,7 +260,7 @@ func halves(before, after, have picture, between []string) []string {
 
 // inTemp tells of files that their names call unfinished, or that lie in such a folder.
 func inTemp(name string) bool {
-	return durable.IsTemp(name) || strings.Contains(name, ".partial") || strings.Contains(name, ".unbounded-")
+	return durable.IsTemp(name) || strings.Contains(name, ".partial") || strings.Contains(name, ".removing")
 }
 
 func matches(patterns []string, name string) bool {
