@@ -34,6 +34,7 @@ func Exclusions() []Exclusion {
 		{Class: Files, Object: paths.RecordLock, New: true, Reason: "a lock: whoever removes one may part those who wait for it; gone with the boot"},
 		{Class: Files, Object: paths.Run, New: true, Reason: "the folder of that lock"},
 
+		{Class: "sysctls", Object: "net/bridge/*", New: true, Reason: "of the module br_netfilter, which stays loaded"},
 		{Class: "sysctls", Object: "fs/*-state", Reason: "a count that moves by itself"},
 		{Class: "sysctls", Object: "fs/*-nr", Reason: "a count that moves by itself"},
 		{Class: "sysctls", Object: "fs/quota/syncs", Reason: "a count that moves by itself"},

@@ -12,14 +12,6 @@ import (
 	"unbounded/tests/host"
 )
 
-const (
-	machines = "unbounded-reset-machines.service"
-	net      = "unbounded-reset-network.service"
-	nspawn   = "unbounded-reset-nspawn.service"
-	trees    = "unbounded-reset-trees.service"
-	giveBack = "unbounded-reset-host.service"
-)
-
 // broken are nodes that something has happened to, or that something is in the way of: a reset does what it can, or
 // stops, names what is in the way, and finishes when that is gone.
 var broken = []struct {
@@ -38,19 +30,19 @@ var broken = []struct {
 	{
 		name: "machined is missing", sample: true,
 		harm:  "mkdir /root/away && mv /usr/share/dbus-1/system-services/org.freedesktop.machine1.service /root/away/ && mv /lib/systemd/system/*machined.service /lib/systemd/system/*machine1.service /root/away/ && systemctl daemon-reload && systemctl stop systemd-machined; systemctl kill -s KILL systemd-machined || true; systemctl reload dbus",
-		after: "cd /root/away && mv org.freedesktop.machine1.service /usr/share/dbus-1/system-services/ && mv *.service /lib/systemd/system/ && rmdir /root/away && systemctl daemon-reload && systemctl reload dbus",
+		after: "cd /root/away && mv org.freedesktop.machine1.service /usr/share/dbus-1/system-services/ && mv *.service /lib/systemd/system/ && rmdir /root/away && systemctl daemon-reload && systemctl reload dbus && machinectl list", // it forgets what it was told of dead machines
 	},
 	{
 		name: "machined fails", harm: unitHarm("systemd-machined.service", "[Service]\\nExecStart=\\nExecStart=/bin/false\\n") + " && systemctl stop systemd-machined",
 		after: unitUndo("systemd-machined.service") + "; systemctl reset-failed systemd-machined || true",
 	},
 	{
-		name: "netlink is refused", sample: true, fails: giveBack, says: []string{"nftables"},
-		harm: unitHarm(giveBack, "[Service]\\nRestrictAddressFamilies=\\nRestrictAddressFamilies=AF_UNIX\\n"), undo: unitUndo(giveBack),
+		name: "netlink is refused", sample: true, fails: paths.ResetHostUnit, says: []string{"netfilter"},
+		harm: unitHarm(paths.ResetHostUnit, "[Service]\\nRestrictAddressFamilies=\\nRestrictAddressFamilies=AF_UNIX\\n"), undo: unitUndo(paths.ResetHostUnit),
 	},
 	{
-		name: "netlink is refused to the network", fails: net,
-		harm: unitHarm(net, "[Service]\\nRestrictAddressFamilies=\\nRestrictAddressFamilies=AF_UNIX\\n"), undo: unitUndo(net),
+		name: "netlink is refused to the network", fails: paths.ResetNetworkUnit,
+		harm: unitHarm(paths.ResetNetworkUnit, "[Service]\\nRestrictAddressFamilies=\\nRestrictAddressFamilies=AF_UNIX\\n"), undo: unitUndo(paths.ResetNetworkUnit),
 	},
 	{
 		name: "a file system of somebody in the tree", sample: true,
@@ -63,7 +55,7 @@ var broken = []struct {
 		after: "grep -q precious /srv/data/canary && rm -r /srv/data",
 	},
 	{
-		name: "a file of a mount in the tree is open", sample: true, fails: trees, says: []string{tree + "/var/lib/volume"},
+		name: "a file of a mount in the tree is open", sample: true, fails: paths.ResetTreesUnit, says: []string{tree + "/var/lib/volume"},
 		harm: "mkdir -p /srv/data " + tree + "/var/lib/volume && echo precious >/srv/data/canary && mount --bind /srv/data " + tree + "/var/lib/volume" +
 			" && systemd-run -q --unit=opener sh -c 'exec 3<" + tree + "/var/lib/volume/canary; exec sleep 1000' && timeout 10 sh -c 'until pgrep -f \"sleep 1000\"; do sleep 0.1; done'",
 		undo:  "systemctl stop opener",
@@ -75,7 +67,7 @@ var broken = []struct {
 		after: "grep -q precious /srv/data/canary && rm -r /srv/data",
 	},
 	{
-		name: "/etc is read-only", sample: true, says: []string{"/etc", "read-only"}, fails: "unbounded-reset-begin.service",
+		name: "/etc is read-only", sample: true, says: []string{"/etc", "Read-only file system"}, fails: paths.ResetMachinesUnit,
 		harm: "mount --bind /etc /etc && mount -o remount,bind,ro /etc", undo: "umount /etc",
 	},
 	{
@@ -206,7 +198,7 @@ func TestMachineWillNotEnd(t *testing.T) {
 			t.Fatal("the tree was touched while the machine ran")
 		}
 	}
-	g.Await(t, waitLimit, "! systemctl is-active "+paths.ResetTarget+" && test -z \"$(systemctl list-jobs --no-legend)\"")
+	idle(t, g)
 	over(t, g)
 	g.MustRun(t, "systemctl unmask --runtime systemd-machined")
 	g.Run(t, unitUndo(unit))

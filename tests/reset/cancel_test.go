@@ -62,9 +62,7 @@ func TestStartMeanwhile(t *testing.T) {
 	g := boot(t, "bookworm", nil)
 	before := compare.Take(t, g.Host)
 	must(t, g, "systemctl start "+paths.NodeUnit("kube1"))
-	const trees, last = "unbounded-reset-trees.service", "unbounded-reset-release.service"
-
-	undo := dropIn(t, g, trees, "[Service]\nExecStartPre=/bin/false\n")
+	undo := dropIn(t, g, paths.ResetTreesUnit, "[Service]\nExecStartPre=/bin/false\n")
 	if result := g.Run(t, reset); result.Code == 0 {
 		t.Fatal("the reset succeeded")
 	}
@@ -83,25 +81,58 @@ func TestStartMeanwhile(t *testing.T) {
 		name, unit, hold string
 		status           int
 	}{
-		{"between two stages", trees, "[Service]\nExecStartPre=/bin/sh -c 'until test -e /run/go-on; do sleep 0.1; done'\n", 78},
-		{"while one holds the lock", last, "[Service]\nExecStartPre=+/usr/bin/flock -x " + paths.Lock + " /bin/sh -c 'until test -e /run/go-on; do sleep 0.1; done'\n", 75},
+		{"between two stages", paths.ResetTreesUnit, "[Service]\nExecStartPre=/bin/sh -c 'until test -e /run/go-on; do sleep 0.1; done'\n", 78},
+		{"while one holds the lock", paths.ResetReleaseUnit, "[Service]\nExecStartPre=+/usr/bin/flock -x " + paths.Lock + " /bin/sh -c 'until test -e /run/go-on; do sleep 0.1; done'\n", 75},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			undo := dropIn(t, g, row.unit, row.hold)
-			defer undo()
 			g.MustRun(t, "rm -f /run/go-on; systemctl start --no-block "+paths.ResetTarget)
 			g.Await(t, waitLimit, "test $(systemctl show -P ActiveState "+row.unit+") = activating")
 			if row.status == 75 {
 				g.Await(t, waitLimit, "! flock -xn "+paths.Lock+" true")
 			}
 			refused(t, g, start, row.status)
-			must(t, g, "touch /run/go-on; "+reset+"; rm /run/go-on")
+			g.MustRun(t, "touch /run/go-on")
+			idle(t, g)
+			g.MustRun(t, "rm /run/go-on "+paths.LastFailure) // which tells of the start
 			over(t, g)
+			undo()
 			same(t, g, "after a reset with a start in it", before)
 			must(t, g, "systemctl start "+paths.KernelUnit)
 		})
 	}
 	resets(t, g)
+}
+
+// An operator starts a reset again while it runs: both end well, and so does the host.
+func TestResetStartedTwice(t *testing.T) {
+	g := boot(t, "trixie", nil)
+	before := compare.Take(t, g.Host)
+	for _, stage := range []string{"machines", "release"} {
+		if stage == "machines" && !full {
+			continue
+		}
+		t.Run(stage, func(t *testing.T) {
+			must(t, g, "systemctl start "+paths.NetworkUnit)
+			unit := "unbounded-reset-" + stage + ".service"
+			undo := dropIn(t, g, unit, "[Service]\nExecStartPre=+/usr/bin/flock -x "+paths.Lock+" /bin/sh -c 'until test -e /run/go-on; do sleep 0.1; done'\n")
+			g.MustRun(t, "systemctl start --no-block "+paths.ResetTarget)
+			g.Await(t, waitLimit, "test $(systemctl show -P ActiveState "+unit+") = activating && ! flock -xn "+paths.Lock+" true")
+			must(t, g, "(sleep 1; touch /run/go-on) & "+reset)
+			idle(t, g)
+			g.MustRun(t, "rm /run/go-on")
+			undo()
+			over(t, g)
+			same(t, g, "after a reset that was started twice", before)
+			g.Run(t, reset)
+		})
+	}
+}
+
+// idle waits until nothing of ours has anything to do.
+func idle(t *testing.T, g *ground.Ground) {
+	t.Helper()
+	g.Await(t, waitLimit, "test -z \"$(systemctl list-jobs --no-legend)\"")
 }
 
 // refused runs a start that has to be refused, with that status and a way to go on.
