@@ -128,6 +128,8 @@ func create(t host.T, options Options) (*VM, error) {
 		{"ip", "link", "set", link, "master", "br0", "up"},
 		{"cp", "-a", filepath.Join(kernel, "modules/usr/lib/modules"), root + "/usr/lib"},
 		{"mkfs.ext4", "-q", "-m", "0", "-d", root, v.path("factory"), diskSize},
+		// The ground's own, empty: a folder that we make for ourselves.
+		{"debugfs", "-w", "-R", "rmdir /var/lib/unbounded", v.path("factory")},
 	} {
 		if err := v.outside(t.Context(), command...); err != nil {
 			return nil, err
@@ -273,6 +275,28 @@ func (v *VM) run(ctx context.Context, script, input string) (host.Result, error)
 	ctx, cancel := context.WithTimeout(ctx, runLimit)
 	defer cancel()
 	return v.now.run(ctx, script, input)
+}
+
+// Begin has a shell command line run in the machine, and gives its end, which does not come if the power goes first.
+func (v *VM) Begin(t host.T, script string) <-chan host.Result {
+	t.Helper()
+	if v.now == nil {
+		t.Fatalf("%s: the machine is off", script)
+	}
+	began := time.Now()
+	answer, err := v.now.send(script, "")
+	if err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+	ended := make(chan host.Result, 1)
+	go func(b *boot) {
+		select {
+		case a := <-answer:
+			ended <- host.Result{Out: a.Out, Err: a.Err, Code: a.Code, Took: time.Since(began)}
+		case <-b.ended:
+		}
+	}(v.now)
+	return ended
 }
 
 // MustRun is Run of a command that has to succeed; it gives its output.

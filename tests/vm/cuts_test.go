@@ -1,0 +1,206 @@
+//go:build vm
+
+package vm_test
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"unbounded/internal/paths"
+	"unbounded/internal/record"
+	"unbounded/tests/vm"
+)
+
+// How many cuts there are of each kind: UNBOUNDED_FAULT=full makes all.
+const (
+	sampleStarts, sampleResets = 2, 1
+	fullStarts, fullResets     = 20, 20
+)
+
+// chain is the most cuts in a row before something is run to its end.
+const chain = 3
+
+// TestPowerCuts takes the power from a machine at random moments of a start, and of a reset. After each cut the
+// record parses or is absent, and what is done next goes on from what the disk has: it is cut again, or ends where
+// an undisturbed one does. UNBOUNDED_SEED repeats the moments of a run, as far as the machine is as fast.
+func TestPowerCuts(t *testing.T) {
+	starts, resets := sampleStarts, sampleResets
+	if os.Getenv("UNBOUNDED_FAULT") == "full" {
+		starts, resets = fullStarts, fullResets
+	}
+	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("UNBOUNDED_SEED"), strconv.FormatUint(rand.Uint64(), 10)), 10, 64)
+	if err != nil {
+		t.Fatalf("UNBOUNDED_SEED: %v", err)
+	}
+	t.Logf("UNBOUNDED_SEED=%d", seed)
+	c := &cutter{VM: vm.Boot(t, vm.Options{StandIn: true}), random: rand.New(rand.NewPCG(seed, 0))}
+
+	clean := c.look(t)
+	c.Freeze(t, "clean")
+	c.Thaw(t, "clean")
+	start := c.calm(t, paths.Target)
+	node := c.look(t)
+	c.Freeze(t, "node")
+	if t.Run("bootstrap", func(t *testing.T) {
+		c.cuts(t, work{target: paths.Target, from: "clean", takes: start, times: starts, want: node, phase: record.Complete})
+	}) {
+		c.Thaw(t, "node")
+		reset := c.calm(t, paths.ResetTarget)
+		same(t, "undisturbed", clean, c.look(t))
+		c.Cut(t)
+		t.Run("reset", func(t *testing.T) {
+			c.cuts(t, work{target: paths.ResetTarget, from: "node", takes: reset, times: resets, want: clean})
+		})
+	}
+}
+
+// cutter is a machine whose power is cut.
+type cutter struct {
+	*vm.VM
+
+	random *rand.Rand
+}
+
+// work is what is cut.
+type work struct {
+	target string
+	from   string // the frozen machine that it begins with
+	takes  time.Duration
+	times  int
+	want   []string     // what the machine is at the end
+	phase  record.Phase // and what its record says; empty: there is none
+}
+
+// calm starts a target that nobody disturbs.
+func (c *cutter) calm(t *testing.T, target string) time.Duration {
+	t.Helper()
+	result := c.Run(t, "systemctl start "+target)
+	if result.Code != 0 {
+		t.Fatalf("start %s = %d\n%s\n%s", target, result.Code, result.Err, c.journal(t))
+	}
+	t.Logf("%s takes %v undisturbed", target, result.Took.Round(100*time.Millisecond))
+	return result.Took
+}
+
+// cuts cuts the power so many times, a few in a row, and has each row converge.
+func (c *cutter) cuts(t *testing.T, w work) {
+	done, late := 0, 0
+	for done < w.times {
+		c.Thaw(t, w.from)
+		for range min(1+c.random.IntN(chain), w.times-done) {
+			if c.cut(t, w) {
+				done++
+			} else {
+				late++
+			}
+			c.On(t)
+			t.Logf("cut %d of %d: after the boot the record says %q", done, w.times, c.phase(t))
+		}
+		c.calm(t, w.target)
+		if got := c.phase(t); got != w.phase {
+			t.Errorf("at the end the record says %q, want %q", got, w.phase)
+		}
+		same(t, "at the end", w.want, c.look(t))
+		c.Cut(t)
+		if t.Failed() {
+			break
+		}
+	}
+	t.Logf("%d power cuts in %s, %d more after its end; all converged: %v", done, w.target, late, !t.Failed())
+}
+
+// cut starts the target and cuts the power at a random moment. It tells whether the target was at work then.
+func (c *cutter) cut(t *testing.T, w work) bool {
+	t.Helper()
+	after := time.Duration(c.random.Int64N(int64(w.takes)))
+	ended := c.Begin(t, "systemctl start "+w.target)
+	// The moment itself is what is random here.
+	select {
+	case <-time.After(after):
+	case result := <-ended:
+		if result.Code != 0 {
+			t.Fatalf("start %s = %d before the cut\n%s\n%s", w.target, result.Code, result.Err, c.journal(t))
+		}
+		c.Cut(t)
+		t.Logf("%s ended before the cut, which comes right after it", w.target)
+		return false
+	}
+	c.Cut(t)
+	t.Logf("power cut %v after the start of %s", after.Round(time.Millisecond), w.target)
+	return true
+}
+
+// phase is what the record says, which has to be valid if there is one.
+func (c *cutter) phase(t *testing.T) record.Phase {
+	t.Helper()
+	text := c.MustRun(t, "if test -e "+paths.Record+"; then cat "+paths.Record+"; else echo none; fi")
+	if text == "none\n" {
+		return ""
+	}
+	r, err := record.Parse([]byte(text))
+	if err != nil {
+		t.Errorf("the record: %v\n%q", err, text)
+	}
+	return r.Phase
+}
+
+func (c *cutter) journal(t *testing.T) string {
+	t.Helper()
+	return c.Run(t, "journalctl -b -o short-monotonic --no-hostname -u 'unbounded-*' | tail -n 60").Out
+}
+
+// ours are the files whose content is another each time: ids, keys, times.
+var ours = []string{
+	paths.Record, paths.Before + "/*", paths.Tree("kube1") + "/etc/machine-id", paths.Tree("kube1") + "/etc/unbounded/image.json",
+}
+
+// unseen are the folders in which something changes on a machine where nobody does anything, or lies what no cut can reach.
+var unseen = []string{
+	"/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/var/log", "/var/cache", "/var/lib/systemd", "/lost+found", "/usr/lib/modules",
+	paths.Tree("kube1") + "/tmp", paths.Tree("kube1") + "/var/tmp", paths.Tree("kube1") + "/var/log", paths.Tree("kube1") + "/var/lib/systemd",
+	paths.Tree("kube1") + "/var/cache", paths.Tree("kube1") + "/run",
+}
+
+// look is what matters of the machine: every file with its owner, mode and content, which units start by
+// themselves, and what its network is.
+func (c *cutter) look(t *testing.T) []string {
+	t.Helper()
+	paths := func(list []string) string { return `\( -path '` + strings.Join(list, `' -o -path '`) + `' \)` }
+	lines := strings.Split(c.MustRun(t, fmt.Sprintf(`set -e; export LC_ALL=C
+		find / -xdev %[1]s -prune -o -printf 'file %%p %%#m %%U:%%G %%l\n'
+		find / -xdev %[1]s -prune -o %[2]s -prune -o -path /usr -prune -o -type f -print0 | xargs -0 sha256sum
+		systemctl list-unit-files --no-legend --full | awk '{ print "unit", $1, $2 }'
+		ip -o link show | awk '{ print "link", $2 }'
+		for family in -4 -6; do ip $family rule show; ip $family route show table all proto static; done
+		nft list tables
+		cat /proc/swaps`, paths(unseen), paths(ours))), "\n")
+	slices.Sort(lines)
+	return lines
+}
+
+// same holds a machine to being what it was.
+func same(t *testing.T, when string, want, got []string) {
+	t.Helper()
+	var lines []string
+	for _, line := range want {
+		if _, found := slices.BinarySearch(got, line); !found {
+			lines = append(lines, "- "+line)
+		}
+	}
+	for _, line := range got {
+		if _, found := slices.BinarySearch(want, line); !found {
+			lines = append(lines, "+ "+line)
+		}
+	}
+	if len(lines) > 0 {
+		const enough = 60
+		t.Errorf("%s, %d differences:\n%s", when, len(lines), strings.Join(lines[:min(enough, len(lines))], "\n"))
+	}
+}
