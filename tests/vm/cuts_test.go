@@ -27,12 +27,14 @@ const (
 // chain is the most cuts in a row before something is run to its end.
 const chain = 3
 
+func full() bool { return os.Getenv("UNBOUNDED_FAULT") == "full" }
+
 // TestPowerCuts takes the power from a machine at random moments of a start, and of a reset. After each cut the
 // record parses or is absent, and what is done next goes on from what the disk has: it is cut again, or ends where
 // an undisturbed one does. UNBOUNDED_SEED repeats the moments of a run, as far as the machine is as fast.
 func TestPowerCuts(t *testing.T) {
 	starts, resets := sampleStarts, sampleResets
-	if os.Getenv("UNBOUNDED_FAULT") == "full" {
+	if full() {
 		starts, resets = fullStarts, fullResets
 	}
 	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("UNBOUNDED_SEED"), strconv.FormatUint(rand.Uint64(), 10)), 10, 64)

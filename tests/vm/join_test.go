@@ -14,6 +14,9 @@ import (
 // A real node of a real cluster on a real disk: the power goes the moment the node is complete, and after
 // the boot it is Ready by itself.
 func TestJoinAndCut(t *testing.T) {
+	if !full() {
+		t.Skip("takes minutes: UNBOUNDED_FAULT=full runs it")
+	}
 	v := vm.Boot(t, vm.Options{})
 	result := v.Run(t, "systemctl start "+paths.Target)
 	if result.Code != 0 {
