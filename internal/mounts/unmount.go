@@ -102,12 +102,14 @@ func (t Table) take(ctx context.Context, s step) error {
 	defer tick.Stop()
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for {
+	for said := false; ; said = true {
 		err := once(s)
 		if !errors.Is(err, unix.EBUSY) {
 			return err
 		}
-		t.Log.Status("wait for %s to be out of use", s.Mount)
+		if !said {
+			t.Log.Status("wait for %s to be out of use", s.Mount)
+		}
 		select {
 		case <-limit.Done():
 			return fmt.Errorf("%w: %s", err, t.inUse(s.Mount))
