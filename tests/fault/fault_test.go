@@ -1,13 +1,5 @@
-//go:build fault
+//go:build host || fault
 
-// Package fault holds every helper to the promise that no kill, full disk or fault can strand a host: one
-// table of helpers and verbs, and for each the program dies at, or one call fails at, every change to the world that it makes.
-//
-// After each point the install record parses or is absent, every file is as before or as at the end, and
-// the next plain run ends where an undisturbed one does.
-//
-//	UNBOUNDED_FAULT=full   every point; without it a sample of them
-//	UNBOUNDED_FAULT_ROW    a regular expression: only rows whose name matches
 package fault
 
 import (
@@ -34,8 +26,6 @@ import (
 	"unbounded/internal/record"
 	"unbounded/tests/host"
 )
-
-func TestMain(m *testing.M) { os.Exit(host.Main(m)) }
 
 // canary is in every secret of the configurations here.
 const canary = "canary"
@@ -81,11 +71,9 @@ func (r result) String() string {
 // faults are what happens at a point.
 func faults() []string { return []string{"kill", "EIO", "ENOSPC", "EDQUOT", "EROFS"} }
 
-func full() bool { return os.Getenv("UNBOUNDED_FAULT") == "full" }
-
-// wanted tells whether a row is to be run.
-func wanted(name string) bool {
-	return regexp.MustCompile(os.Getenv("UNBOUNDED_FAULT_ROW")).MatchString(name)
+// wantedKind tells it of a fault.
+func wantedKind(fault string) bool {
+	return regexp.MustCompile(os.Getenv("UNBOUNDED_FAULT_KIND")).MatchString(fault)
 }
 
 // report is what the injector says.
@@ -230,6 +218,9 @@ func runRow(t *testing.T, s *scene, r row) result {
 				continue
 			}
 		}
+		if !wantedKind(fault) {
+			continue
+		}
 		x.points(t, fault, calls)
 	}
 	x.result.took = time.Since(began)
@@ -265,7 +256,7 @@ func (x *runner) plain(t *testing.T) (e end) {
 // points are all points of one fault, or a sample.
 func (x *runner) points(t *testing.T, fault string, calls int) {
 	t.Helper()
-	if !full() {
+	if !full {
 		for _, at := range sampled(calls, cmp.Or(x.sample, 4)) {
 			x.point(t, fault, at)
 		}

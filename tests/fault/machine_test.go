@@ -1,4 +1,4 @@
-//go:build fault
+//go:build host || fault
 
 package fault
 
@@ -34,11 +34,11 @@ func machineTable() []row {
 	return []row{
 		{
 			helper: "machine", verb: []string{"converge", slot}, what: "that is off", roots: roots,
-			aspects: []aspect{machine, inner}, between: []string{paths.Restart + "/**"},
+			aspects: []aspect{machine, inner}, sample: 2, between: []string{paths.Restart + "/**"},
 		},
 		{
 			helper: "machine", verb: []string{"converge", slot}, what: "with services to restart", roots: roots,
-			aspects: []aspect{machine, inner}, between: []string{paths.Restart + "/**"},
+			aspects: []aspect{machine, inner}, sample: 2, between: []string{paths.Restart + "/**"},
 			setup: func(t *testing.T, s *scene) {
 				t.Helper()
 				s.plain(t, "machine", "converge", slot)
@@ -46,7 +46,7 @@ func machineTable() []row {
 			},
 		},
 		{
-			helper: "machine", verb: []string{"remove"}, roots: roots, aspects: []aspect{machine},
+			helper: "machine", verb: []string{"remove"}, roots: roots, aspects: []aspect{machine}, sample: 2,
 			setup: func(t *testing.T, s *scene) {
 				t.Helper()
 				s.plain(t, "machine", "converge", slot)

@@ -1,4 +1,4 @@
-//go:build fault
+//go:build host || fault
 
 package fault
 
@@ -19,30 +19,6 @@ import (
 	"unbounded/internal/paths"
 	"unbounded/tests/host"
 )
-
-const slot = "kube1"
-
-// operator is what an operator's Debian has that the bootstrap changes.
-func operator() map[string]host.File {
-	return map[string]host.File{
-		"/etc/nftables.conf": {Mode: 0o755, Content: `#!/usr/sbin/nft -f
-flush ruleset
-table inet operator {
-	chain input {
-		type filter hook input priority filter; policy accept;
-		tcp dport 10250 drop
-	}
-}
-`},
-		paths.SystemdDir + "/sysinit.target.wants/nftables.service": {Link: "/lib/systemd/system/nftables.service"},
-		paths.SystemdDir + "/docker.service":                        {Content: "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"},
-		paths.SystemdDir + "/multi-user.target.wants/docker.service": {
-			Link: paths.SystemdDir + "/docker.service",
-		},
-		"/etc/docker/daemon.json": {Content: "{\n\t\"debug\": true\n}\n"},
-		"/etc/fstab":              {Content: "# swap was here\n/dev/absent none swap sw,nofail 0 0\n"},
-	}
-}
 
 // authority is a certificate authority.
 type authority struct {

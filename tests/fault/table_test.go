@@ -1,4 +1,4 @@
-//go:build fault
+//go:build host || fault
 
 package fault
 
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"unbounded/internal/paths"
@@ -53,7 +54,6 @@ func bootstrapRows(filter row) []row {
 		},
 		{helper: "admission", verb: []string{"complete"}, roots: state()},
 		{helper: "kernel", aspects: []aspect{kernelParameters()}, between: []string{paths.Before + "/kernel.json"}},
-		{helper: "conflicts", aspects: []aspect{operatorUnits(), ruleset{}}},
 		filter,
 		{helper: "network", roots: state()},
 		{helper: "rootfs", verb: []string{"converge", slot}, what: "from nothing", roots: treeRoots(), loose: inventories(), between: []string{paths.Content + "/**"}},
@@ -121,17 +121,27 @@ func beginRows() []row {
 	}
 }
 
+// conflictRows take longest: each point stops and starts services.
+func conflictRows() []row {
+	converge := row{helper: "conflicts", aspects: []aspect{operatorUnits(), ruleset{}}, sample: 2}
+	remove := converge
+	remove.verb, remove.setup = []string{"remove"}, made([]string{"conflicts", "converge"})
+	return []row{converge, remove}
+}
+
+// made runs helpers and makes the phase resetting.
+func made(prepare ...[]string) func(t *testing.T, s *scene) {
+	return func(t *testing.T, s *scene) {
+		t.Helper()
+		for _, args := range prepare {
+			s.plain(t, args[0], args[1:]...)
+		}
+		s.phase(t, "resetting")
+	}
+}
+
 // removeRows are the verbs that unmake what a stage made. Each starts from what that stage made.
 func removeRows(filter row) []row {
-	made := func(prepare ...[]string) func(t *testing.T, s *scene) {
-		return func(t *testing.T, s *scene) {
-			t.Helper()
-			for _, args := range prepare {
-				s.plain(t, args[0], args[1:]...)
-			}
-			s.phase(t, "resetting")
-		}
-	}
 	remove := []string{"remove"}
 	network := row{
 		helper: "network", verb: remove, aspects: []aspect{nodesNetwork{}},
@@ -148,7 +158,6 @@ func removeRows(filter row) []row {
 	return []row{
 		network, unfilter,
 		{helper: "kernel", verb: remove, setup: made([]string{"kernel", "converge"}), aspects: []aspect{kernelParameters()}, between: []string{paths.Before + "/kernel.json"}},
-		{helper: "conflicts", verb: remove, setup: made([]string{"conflicts", "converge"}), aspects: []aspect{operatorUnits(), ruleset{}}},
 		{
 			helper: "daemon-install", verb: remove, aspects: []aspect{daemonUnits()},
 			roots: []string{"/etc/systemd", "/var/lib/unbounded", "/run/unbounded", "/usr/local"},
@@ -243,59 +252,76 @@ func plantJoined(t *testing.T, s *scene) {
 	}
 }
 
-// TestHelpers runs the table.
+// hostScene is a host with all that the helpers ask in the network.
+func hostScene(t *testing.T) *scene {
+	t.Helper()
+	s := newScene(t, nil)
+	serveTiny(t, s)
+	serveNode(t, s)
+	return s
+}
+
+// TestHelpers runs the table, on several hosts side by side.
 func TestHelpers(t *testing.T) {
-	var all []result
-	t.Run("host", func(t *testing.T) {
-		all = append(all, runTable(t, hostTable(), func(t *testing.T) *scene {
-			s := newScene(t, nil)
-			serveTiny(t, s)
-			serveNode(t, s)
-			return s
-		})...)
+	var all results
+	t.Run("on", func(t *testing.T) {
+		runTable(t, &all, "host", hostTable(), hostScene)
+		runTable(t, &all, "conflicts", conflictRows(), hostScene)
+		runTable(t, &all, "machine", machineTable(), machineScene)
 	})
-	t.Run("machine", func(t *testing.T) { all = append(all, runTable(t, machineTable(), machineScene)...) })
-	summary(t, all)
+	all.tell(t)
 }
 
 // runTable runs the rows that are wanted on one host.
-func runTable(t *testing.T, table []row, boot func(t *testing.T) *scene) []result {
+func runTable(t *testing.T, all *results, name string, table []row, boot func(t *testing.T) *scene) {
 	t.Helper()
-	var s *scene
-	var all []result
-	for _, r := range table {
-		if len(r.verb) == 0 {
-			r.verb = []string{"converge"}
-		}
-		if !wanted(r.name()) {
-			continue
-		}
-		if s == nil {
-			s = boot(t)
-		}
-		t.Run(strings.ReplaceAll(r.name(), " ", "_"), func(t *testing.T) {
-			got := result{name: r.name(), bad: 1} // what a row that does not get to its end counts
-			defer func() { all = append(all, got) }()
-			got = runRow(t, s, r)
-		})
+	table = slices.DeleteFunc(table, func(r row) bool { return !wanted(r.name()) })
+	if len(table) == 0 {
+		return
 	}
-	return all
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		s := boot(t)
+		for _, r := range table {
+			t.Run(strings.ReplaceAll(r.name(), " ", "_"), func(t *testing.T) {
+				got := result{name: r.name(), bad: 1} // what a row that does not get to its end counts
+				defer func() { all.add(got) }()
+				got = runRow(t, s, r)
+			})
+		}
+		if out := s.Run(t, "journalctl --sync; journalctl -b --grep "+canary); out.Code == 0 {
+			t.Errorf("the journal has a secret: %s", out.Out)
+		}
+	})
 }
 
-// summary prints what came of all rows. A row without points fails.
-func summary(t *testing.T, all []result) {
+// results are those of all rows.
+type results struct {
+	mu  sync.Mutex
+	all []result
+}
+
+func (r *results) add(one result) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, one)
+}
+
+// tell prints what came of all rows. A row without points fails, and so does a table without rows.
+func (r *results) tell(t *testing.T) {
 	t.Helper()
 	total := result{name: "all"}
 	var text strings.Builder
-	for _, r := range all {
-		fmt.Fprintln(&text, r)
-		total.points, total.bad, total.calls, total.took = total.points+r.points, total.bad+r.bad, total.calls+r.calls, total.took+r.took
-		if r.points == 0 {
-			t.Errorf("%s has no points", r.name)
+	for _, one := range r.all {
+		fmt.Fprintln(&text, one)
+		total.points, total.bad, total.calls, total.took = total.points+one.points, total.bad+one.bad, total.calls+one.calls, total.took+one.took
+		if one.points == 0 {
+			t.Errorf("%s has no points", one.name)
 		}
 	}
-	if len(all) == 0 {
+	if len(r.all) == 0 {
 		t.Error("no row was run")
 	}
-	fmt.Printf("%sfault: %d points, %d exceptions, %.0f s\n", &text, total.points, total.bad, total.took.Seconds())
+	fmt.Fprintf(&text, "fault: %d points, %d exceptions\n", total.points, total.bad)
+	tell(t, text.String())
 }

@@ -1,4 +1,4 @@
-//go:build fault
+//go:build host || fault
 
 package fault
 

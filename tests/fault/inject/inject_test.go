@@ -1,4 +1,4 @@
-//go:build linux && amd64 && fault
+//go:build linux && amd64 && (host || fault)
 
 package main
 

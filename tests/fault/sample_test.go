@@ -1,0 +1,6 @@
+//go:build (host || cluster) && !fault
+
+package fault
+
+// full is whether every point is run, or a sample of them.
+const full = false
