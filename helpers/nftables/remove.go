@@ -58,18 +58,18 @@ func restore(env *stage.Env, dial func() (restorer, error)) (err error) {
 		return err
 	}
 	var images []*before.Image
-	live := pending
+	saved := false // in this boot
 	for _, name := range []string{concern, guard} {
 		image, err := before.Load(env.Root, name)
 		if err != nil {
 			return err
 		}
 		images = append(images, image)
-		live = live || slices.ContainsFunc(image.Entries(), image.SameBoot)
+		saved = saved || slices.ContainsFunc(image.Entries(), image.SameBoot)
 	}
-	if live { // otherwise nothing is asked of a kernel that may have no packet filter
+	if saved || pending { // otherwise nothing is asked of a kernel that may have no packet filter
 		host, err := dial()
-		if pending && errors.Is(err, nft.ErrUnsupported) {
+		if !saved && errors.Is(err, nft.ErrUnsupported) {
 			return discard(images) // it has no tables either
 		}
 		if err != nil {

@@ -238,6 +238,12 @@ func TestRestoreWithoutNftables(t *testing.T) {
 	if err := restore(env, none); err != nil {
 		t.Errorf("a firewall is to be started: %v", err)
 	}
+	if err := clean(env, &fakeFilter{tables: []nft.Table{realTable(t, "a")}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := restore(env, none); err == nil || len(saved(t, env)) == 0 {
+		t.Errorf("tables are to be restored: %v, image %v; want an error and the image kept", err, saved(t, env))
+	}
 }
 
 func TestRestoreRefusesADamagedImage(t *testing.T) {
