@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"unbounded/internal/journal"
 	"unbounded/internal/lock"
 	"unbounded/internal/paths"
+	"unbounded/internal/proc"
 	"unbounded/internal/record"
 	"unbounded/internal/stage"
 	"unbounded/internal/systemd"
@@ -45,7 +47,20 @@ func begin(ctx context.Context, env *stage.Env) error {
 		return err
 	}
 	defer manager.Close()
+	if proc.Unit("/proc", os.Getpid()) == paths.ResetBeginUnit {
+		if follows, err := endFollows(ctx, manager); err != nil || !follows {
+			env.Log.Info("the end of a reset is not waiting for this: another reset is ending, or has ended")
+			return err
+		}
+	}
 	return start(ctx, env, manager, prefix, patience)
+}
+
+// endFollows tells whether the last stage waits for this one, as in every start of the target. A second start, at the moment
+// when the reset is ending, runs all stages again but that one: what it began nobody would end.
+func endFollows(ctx context.Context, manager *systemd.Manager) (bool, error) {
+	end, err := manager.Properties(ctx, paths.ResetReleaseUnit)
+	return err == nil && end.Job != 0 && (end.ActiveState == "inactive" || end.ActiveState == "failed"), err
 }
 
 // start makes the host's phase resetting. It changes nothing of the host before the record says so, but for the unit

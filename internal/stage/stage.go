@@ -172,6 +172,10 @@ func (p *Program) prepare(verb Verb, env *Env) (bool, error) {
 		return true, nil
 	}
 	r, err := record.Open(p.Root).Load()
+	if verb.Needs == Resetting && errors.Is(err, record.ErrNone) {
+		env.Log.Info("no install record: this host is nobody's, nothing to do") // another reset has ended
+		return false, nil
+	}
 	if err != nil {
 		return false, refuseRecord(verb, err)
 	}
@@ -198,7 +202,7 @@ func (p *Program) prepare(verb Verb, env *Env) (bool, error) {
 
 // refuseRecord is what a stage says without a record that it can use.
 func refuseRecord(verb Verb, err error) error {
-	if verb.Needs == Resetting && (errors.Is(err, record.ErrNone) || errors.Is(err, record.ErrInvalid)) {
+	if verb.Needs == Resetting && errors.Is(err, record.ErrInvalid) {
 		return exit.As(exit.Refused, fmt.Errorf("%w: start %s, not its stages", err, paths.ResetTarget))
 	}
 	if errors.Is(err, record.ErrNone) {

@@ -72,7 +72,7 @@ func TestRunHoldsTheRecord(t *testing.T) {
 		{"reset", record.Resetting, "", Resetting, exit.OK, true, ""},
 		{"reset that has not begun", record.Complete, "", Resetting, exit.Refused, false, paths.ResetTarget},
 		{"reset of an unfinished installation that has not begun", record.Installing, admittedJSON, Resetting, exit.Refused, false, paths.ResetTarget},
-		{"reset without a record", "", "", Resetting, exit.Refused, false, paths.ResetTarget},
+		{"reset that has ended", "", "", Resetting, exit.OK, false, "nobody's"},
 		{"admission needs nothing", "", "", LockOnly, exit.OK, true, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
