@@ -45,7 +45,7 @@ var broken = []struct {
 		harm: unitHarm(paths.ResetNetworkUnit, "[Service]\\nRestrictAddressFamilies=\\nRestrictAddressFamilies=AF_UNIX\\n"), undo: unitUndo(paths.ResetNetworkUnit),
 	},
 	{
-		name: "a file system of somebody in the tree", sample: true,
+		name:  "a file system of somebody in the tree",
 		harm:  "mkdir -p /srv/data " + tree + "/var/lib/volume && echo precious >/srv/data/canary && mount --bind /srv/data " + tree + "/var/lib/volume",
 		after: "grep -q precious /srv/data/canary && rm -r /srv/data",
 	},
@@ -71,7 +71,7 @@ var broken = []struct {
 		harm: "mount --bind /etc /etc && mount -o remount,bind,ro /etc", undo: "umount /etc",
 	},
 	{
-		name: "half of the tree is gone", sample: true,
+		name: "half of the tree is gone",
 		harm: "systemctl stop " + paths.MachineUnit("kube1") + " && rm -rf " + tree + "/usr " + tree + "/etc " + paths.Nspawn("kube1") + " && mkdir -p " + paths.Machines + "/.kube1.partial/x",
 	},
 	{
@@ -88,14 +88,14 @@ var broken = []struct {
 		name: "containerd and kubelet are stopped", harm: "systemctl -M kube1 kill -s STOP containerd kubelet",
 	},
 	{
-		name: "nspawn was killed", sample: true, harm: "systemctl kill -s KILL --kill-who=main " + paths.MachineUnit("kube1"),
+		name: "nspawn was killed", harm: "systemctl kill -s KILL --kill-who=main " + paths.MachineUnit("kube1"),
 	},
 	{
 		name: "the machine's unit is masked", harm: "systemctl mask --runtime " + paths.MachineUnit("kube1"),
 		after: "systemctl unmask --runtime " + paths.MachineUnit("kube1"),
 	},
 	{
-		name: "no nft, ip or machinectl on the host", sample: true,
+		name:  "no nft, ip or machinectl on the host",
 		harm:  "mkdir /root/away && mv $(command -v nft) $(command -v ip) $(command -v machinectl) /root/away/",
 		after: "mv /root/away/nft /root/away/ip /usr/sbin/ && mv /root/away/machinectl /usr/bin/ && rmdir /root/away",
 	},
@@ -111,7 +111,7 @@ var broken = []struct {
 		name: "the record is of another machine", harm: `sed -i 's/"machineID": "[0-9a-f]*/"machineID": "00000000000000000000000000000001/' ` + paths.Record,
 	},
 	{
-		name: "there is no record", sample: true, harm: "rm " + paths.Record, says: []string{"no install record"},
+		name: "there is no record", harm: "rm " + paths.Record, says: []string{"no install record"},
 	},
 	{name: "the configuration is gone", harm: "cp -p " + paths.Config + " /root/config && rm -r " + paths.ConfigDir, after: "mkdir -p -m 700 " + paths.ConfigDir + " && mv /root/config " + paths.Config},
 }

@@ -16,6 +16,9 @@ import (
 func TestGivenBack(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
 		t.Helper()
+		if release == "trixie" && !full {
+			return // TestGivenBackOverReboot is a sample of it
+		}
 		g := boot(t, release, nil)
 		g.MustRun(t, runtime)
 		before := compare.Take(t, g.Host)
@@ -45,7 +48,7 @@ func TestGivenBackOverReboot(t *testing.T) {
 	releases(t, func(t *testing.T, release string) {
 		t.Helper()
 		if release == "bookworm" && !full {
-			return
+			return // TestGivenBack is a sample of it
 		}
 		g := boot(t, release, nil)
 		before := compare.Take(t, g.Host)

@@ -3,7 +3,8 @@
 package reset
 
 import (
-	"maps"
+	"path"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,9 +38,9 @@ func public() map[string]host.File {
 		paths.Nspawn("kube1"):     {Content: "[Exec]\nBoot=no\nParameters=/bin/sleep infinity\nPrivateUsers=no\n[Network]\nVirtualEthernet=no\n"},
 		paths.DropInFile("kube1"): {Content: "[Service]\nExecStartPre=/bin/sh -c 'mkdir -p /run/bpffs/%i; mountpoint -q /run/bpffs/%i || mount -t bpf bpf /run/bpffs/%i'\n"},
 
-		"/etc/sysctl.d/99-kubernetes.conf": {Content: "vm.overcommit_memory=1\nkernel.panic=10\nnet.ipv4.ip_forward=1\n"},
+		"/etc/sysctl.d/99-kubernetes.conf": {Content: parameters},
 		"/etc/apt/apt.conf.d/99-unbounded-no-restart-systemd": {
-			Content: "Unattended-Upgrade::Package-Blacklist {\n  \"systemd\";\n};\n",
+			Content: "Unattended-Upgrade::Package-Blacklist {\n  \"systemd\"; \"systemd-container\"; \"systemd-sysv\"; \"libsystemd0\"; \"libcap2\"; \"libcap2-bin\"; \"libpam-cap\";\n};\n",
 		},
 		"/etc/needrestart/conf.d/99-unbounded.conf": {Content: "$nrconf{restart} = 'l';\n"},
 		"/etc/docker/daemon.json":                   {Content: "{\n  \"debug\": true,\n  \"iptables\": false\n}\n"},
@@ -53,6 +54,22 @@ func public() map[string]host.File {
 	}
 	return files
 }
+
+// parameters are those that the public agent sets.
+const parameters = `vm.overcommit_memory=1
+vm.panic_on_oom=0
+kernel.panic=10
+kernel.panic_on_oops=1
+kernel.keys.root_maxkeys=1000000
+kernel.keys.root_maxbytes=25000000
+net.bridge.bridge-nf-call-iptables=1
+net.bridge.bridge-nf-call-ip6tables=1
+net.ipv4.ip_forward=1
+net.ipv4.conf.all.src_valid_mark=1
+net.ipv4.conf.default.src_valid_mark=1
+net.ipv4.conf.all.rp_filter=0
+net.ipv4.conf.default.rp_filter=0
+`
 
 // A host that the public agent has installed, which notes neither that it did nor what was there before, is given back
 // too: but for what cannot be told from an operator's own, and that is named.
@@ -72,12 +89,13 @@ func TestLegacy(t *testing.T) {
 		}
 		g := &ground.Ground{Host: host.Boot(t, host.Options{Release: release, Overlay: operator})}
 		before := compare.Take(t, g.Host)
-		const pin = "sysctl -n vm.overcommit_memory kernel.panic"
-		pinned := strings.Fields(g.MustRun(t, pin))
+		// Kernel parameters that all hosts share are put back when the last one is gone, but not before.
+		const shared = "vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys kernel.keys.root_maxbytes"
+		pinned := g.MustRun(t, "sysctl "+shared)
 
 		agent := public()
-		for path, file := range maps.All(agent) {
-			g.WriteFile(t, path, file)
+		for name, file := range agent {
+			g.WriteFile(t, name, file)
 		}
 		must(t, g, `mkdir -p `+tree+` && cp -a --one-file-system /bin /sbin /lib* /usr /etc `+tree+`/ &&
 			systemctl daemon-reload && systemctl stop docker.socket; systemctl enable --now nftables-flush `+paths.DaemonUnit+` &&
@@ -87,21 +105,25 @@ func TestLegacy(t *testing.T) {
 
 		said := g.MustRun(t, "journalctl --sync; journalctl -b -o cat -u 'unbounded-reset-*'")
 		for _, line := range compare.Diff(before, compare.Take(t, g.Host)) {
-			object := strings.Fields(line)[1]
-			if !strings.Contains(said, strings.TrimSuffix(object, ":")) && !strings.Contains(said, strings.ReplaceAll(strings.TrimSuffix(object, ":"), "/", ".")) {
-				t.Errorf("left, and not said: %s", line)
-				continue
+			class, object, _ := strings.Cut(line, " ")
+			object, _, _ = strings.Cut(object, ":")
+			names := []string{object, path.Base(object)}
+			if class == "sysctls" {
+				names = []string{"parameters before"} // as a whole
 			}
-			t.Logf("left, and said: %s", line)
+			if !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(said, name) }) {
+				t.Errorf("left, and not said: %s", line)
+			}
 		}
-		for path := range agent {
-			for _, part := range []string{"unbounded", "nftables-flush", "kube1"} {
-				if path != paths.Config && strings.Contains(path, part) && g.Exists(t, path) {
-					t.Errorf("%s is still there", path)
+		for name := range agent {
+			for _, part := range []string{"unbounded", "nftables-flush", "kube1", "kubernetes"} {
+				if name != paths.Config && strings.Contains(name, part) && g.Exists(t, name) {
+					t.Errorf("%s is still there", name)
 				}
 			}
 		}
-		g.MustRun(t, "sysctl -qw vm.overcommit_memory="+pinned[0]+" kernel.panic="+pinned[1])
+		g.WriteFile(t, "/run/pinned", host.File{Content: pinned})
+		g.MustRun(t, "sysctl -q -p /run/pinned")
 		if t.Failed() {
 			t.Logf("said:\n%s", said)
 		}

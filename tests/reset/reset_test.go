@@ -68,6 +68,8 @@ ip rule add pref 100 table 1000
 ip -6 rule add pref 100 table 1000
 ip route add 203.0.113.0/24 dev host0 table 1000
 ip route add 203.0.113.0/24 dev host0 table 51900
+ip rule add pref 200 table 51830
+ip route add 203.0.113.0/24 dev host0 table 51830
 sysctl -qw net.ipv4.conf.host0.rp_filter=2
 `
 
