@@ -149,11 +149,11 @@ func kubelet() error {
 		return err
 	}
 	for {
-		if err := register(client, given); err == nil {
+		err := register(client, given)
+		if err == nil {
 			break
-		} else {
-			log.Print(err)
 		}
+		log.Print(err)
 		<-time.After(time.Second)
 	}
 	select {}
