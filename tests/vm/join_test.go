@@ -12,7 +12,7 @@ import (
 )
 
 // A real node of a real cluster on a real disk: the power goes the moment the node is complete, and after
-// the boot it is Ready by itself.
+// the boot it is Ready by itself. A reset ends it.
 func TestJoinAndCut(t *testing.T) {
 	if !full() {
 		t.Skip("takes minutes: UNBOUNDED_FAULT=full runs it")
@@ -28,6 +28,11 @@ func TestJoinAndCut(t *testing.T) {
 	took := v.Ground.Cluster.AwaitReady(t, ground.NodeName, readyLimit)
 	t.Logf("Ready %v after the boot", took.Round(time.Second))
 	v.MustRun(t, "systemctl start "+paths.Target+" && test -e "+paths.Complete)
+	result = v.Run(t, "systemctl start "+paths.ResetTarget+" && test ! -e "+paths.Record)
+	t.Logf("reset: %d after %v", result.Code, result.Took.Round(time.Second))
+	if result.Code != 0 {
+		t.Errorf("reset = %d\n%s", result.Code, result.Err)
+	}
 }
 
 // readyLimit bounds what a kubelet takes under emulation.

@@ -89,6 +89,8 @@ func Boot(t host.T, options Options) *VM {
 	return v
 }
 
+// create makes the machine's surroundings and its disk. The disk is its own, product and configuration included: to
+// make it takes less than to put them into one that was cached.
 func create(t host.T, options Options) (*VM, error) {
 	kernel, err := host.Artefact("vm-kernel")
 	if err != nil {
