@@ -254,7 +254,7 @@ func (r *Removal) erase(ctx context.Context) error {
 	}
 	note := machinedRun + r.name
 	text, err := os.ReadFile(paths.At(r.root, note))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.Contains(string(text), "\nUNIT="+r.unit+"\n") {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.Contains(string(text), "\nSCOPE="+r.unit+"\n") {
 		return nil
 	}
 	if err != nil {

@@ -161,7 +161,7 @@ func root(t *testing.T, names ...string) string {
 		if strings.HasSuffix(name, "/") {
 			err = os.MkdirAll(path, 0o755)
 		} else if err == nil {
-			err = os.WriteFile(path, []byte("NAME=kube1\nUNIT="+kube1+"\n"), 0o600)
+			err = os.WriteFile(path, []byte("NAME=kube1\nSCOPE="+kube1+"\n"), 0o600)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -216,5 +216,5 @@ func (r *removal) gone(t *testing.T) {
 	if got != want {
 		t.Errorf("after the removal: %q, want %q", got, want)
 	}
-	r.h.Await(t, 5*time.Second, "! ls -d /run/systemd/nspawn/*/kube1 /run/systemd/machines/*kube1* 2>/dev/null") // machined takes its time
+	r.h.Await(t, 5*time.Second, `test -z "$(ls -d /run/systemd/nspawn/*/kube1 /run/systemd/machines/*kube1* 2>/dev/null)"`) // machined takes its time
 }
