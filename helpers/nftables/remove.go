@@ -67,26 +67,27 @@ func restore(env *stage.Env, dial func() (restorer, error)) (err error) {
 		images = append(images, image)
 		saved = saved || slices.ContainsFunc(image.Entries(), image.SameBoot)
 	}
-	if saved || pending { // otherwise nothing is asked of a kernel that may have no packet filter
-		host, err := dial()
-		if !saved && errors.Is(err, nft.ErrUnsupported) {
-			return discard(images) // it has no tables either
-		}
-		if err != nil {
-			return explain(err)
-		}
-		defer func() { err = errors.Join(err, host.Close()) }()
-		for i, image := range images {
-			if err := restoreTables(env, host, image, i == 0); err != nil {
-				return err
-			}
-		}
-		if pending {
-			return watch(host, images)
-		}
-	}
 	if len(images[0].Entries()) > 0 && !slices.ContainsFunc(images[0].Entries(), images[0].SameBoot) {
 		env.Log.Info("the packet filter of the boot of %s is gone with it: the host's own services load theirs", paths.NftablesUnit)
+	}
+	if !saved && !pending { // nothing is asked of a kernel that may have no packet filter
+		return discard(images)
+	}
+	host, err := dial()
+	if !saved && errors.Is(err, nft.ErrUnsupported) {
+		return discard(images) // it has no tables either
+	}
+	if err != nil {
+		return explain(err)
+	}
+	defer func() { err = errors.Join(err, host.Close()) }()
+	for i, image := range images {
+		if err := restoreTables(env, host, image, i == 0); err != nil {
+			return err
+		}
+	}
+	if pending {
+		return watch(host, images)
 	}
 	return discard(images)
 }
