@@ -4,6 +4,7 @@ package hoststages
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -110,4 +111,43 @@ func TestGivenBack(t *testing.T) {
 			same(t, h, "and one more", before)
 		})
 	}
+}
+
+// Killed at any moment, the next reset finishes, and all is as it was.
+func TestGivenBackAfterKills(t *testing.T) {
+	releases(t, func(t *testing.T, release string) {
+		t.Helper()
+		h := boot(t, release, nil, map[string]host.File{
+			paths.SystemdDir + "/containerd.service": {Content: sleeper},
+			// Its addresses come and go.
+			paths.SystemdDir + "/multi-user.target.wants/systemd-networkd.service": {Absent: true},
+		})
+		h.MustRun(t, "systemctl start containerd && sysctl -qw net.ipv4.conf.host0.forwarding=1")
+		h.MustRun(t, foreign+added)
+		before, rules := compare.Take(t, h), withoutHandles(ruleset(t, h))
+		kills := 0
+		for delay := 20; delay <= 620; delay += 100 {
+			stages(t, h)
+			h.MustRun(t, fmt.Sprintf(`/opt/unbounded/current/unbounded-reset begin
+				systemctl start --no-block --job-mode=ignore-dependencies unbounded-reset-host.service
+				sleep 0.%03d
+				systemctl kill -s KILL unbounded-reset-host.service || true`, delay))
+			h.Await(t, waitLimit, "! systemctl is-active unbounded-reset-host.service | grep -q ing")
+			if state(t, h, "unbounded-reset-host.service") == "failed" {
+				kills++
+			}
+			reset(t, h)
+			if diff := cmp.Diff(rules, withoutHandles(ruleset(t, h))); diff != "" {
+				t.Fatalf("killed after %d ms, the ruleset (-before +after):\n%s", delay, diff)
+			}
+			same(t, h, fmt.Sprintf("killed after %d ms", delay), before)
+			if t.Failed() {
+				t.Fatal(journal(t, h))
+			}
+		}
+		if kills == 0 {
+			t.Error("no kill hit")
+		}
+		t.Logf("%d kills hit", kills)
+	})
 }
