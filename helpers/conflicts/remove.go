@@ -228,7 +228,7 @@ func (g giver) start(ctx context.Context, unit string) error {
 		return err // by another name, or by one that needs it
 	}
 	g.Log.Status("starting %s", unit)
-	limited, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("it did not start in %v", startLimit))
+	limited, cancel := limit(ctx)
 	defer cancel()
 	p, err := g.units.Start(limited, unit)
 	if err == nil && p.ActiveState == "failed" {
@@ -243,6 +243,10 @@ func (g giver) start(ctx context.Context, unit string) error {
 	}
 	g.Log.Changed(unit, "started")
 	return nil
+}
+
+func limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("it did not start in %v", startLimit))
 }
 
 // restoreSwap turns on what was on. In the boot in which it was turned off that is each area with its priority, by
@@ -269,7 +273,9 @@ func (g giver) restoreSwap(ctx context.Context, image *before.Image, restore []b
 
 func (g giver) startSwap(ctx context.Context) error {
 	g.Log.Status("turning swap on")
-	if _, err := g.units.Start(ctx, "swap.target"); err != nil {
+	limited, cancel := limit(ctx)
+	defer cancel()
+	if _, err := g.units.Start(limited, "swap.target"); err != nil {
 		return fmt.Errorf("%w; see `systemctl list-dependencies swap.target`, repair or mask what fails, and start %s again", err, paths.ResetTarget)
 	}
 	return nil
