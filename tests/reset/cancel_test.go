@@ -94,7 +94,7 @@ func TestStartMeanwhile(t *testing.T) {
 			refused(t, g, start, row.status)
 			g.MustRun(t, "touch /run/go-on")
 			idle(t, g)
-			g.MustRun(t, "rm /run/go-on "+paths.LastFailure) // which tells of the start
+			g.MustRun(t, "rm -f /run/go-on "+paths.LastFailure) // which tells of the start
 			over(t, g)
 			undo()
 			same(t, g, "after a reset with a start in it", before)
