@@ -12,7 +12,7 @@ COMMANDS = $(notdir $(patsubst %/,%,$(wildcard cmd/*/)))
 SLOT    = $(DESTDIR)$(PREFIX)/slots/blue
 TOOLS   = $(GO) tool -modfile=scripts/tools/go.mod
 
-.PHONY: build install test unit demo bench lint fmt help clean
+.PHONY: build install test fault unit demo bench lint fmt help clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -49,6 +49,9 @@ install: build ## install programs below PREFIX, units into UNITDIR (DESTDIR= fo
 
 test: ## run every level of tests (needs root; installs what is missing)
 	scripts/test
+
+fault: ## kill, break reboot and unplug every stage at every change that it makes (hours; make test has a sample)
+	UNBOUNDED_FAULT=full scripts/test fault vm
 
 unit: ## run the tests that need neither root nor a booted host
 	$(GO) test ./...

@@ -44,7 +44,7 @@ func TestLock(t *testing.T) {
 	for _, h := range holders() {
 		t.Run(strings.ReplaceAll(h.name, " ", "_"), func(t *testing.T) {
 			s.reset(t)
-			pid := strings.TrimSpace(s.MustRun(t, h.take+" >/dev/null 2>&1; echo $pid"))
+			pid := strings.TrimSpace(s.MustRun(t, "{ "+h.take+"; } >/dev/null 2>&1; echo $pid"))
 			defer s.Run(t, "pkill -KILL -x sleep; pkill -KILL -x flock")
 			w := s.world(s.all)
 			before, err := w.take()
