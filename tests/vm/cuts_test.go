@@ -25,7 +25,7 @@ const (
 )
 
 // chain is the most cuts in a row before something is run to its end.
-const chain = 3
+const chain = 4
 
 func full() bool { return os.Getenv("UNBOUNDED_FAULT") == "full" }
 

@@ -198,12 +198,12 @@ func (v *VM) Freeze(t host.T, name string) {
 	}
 }
 
-// Thaw makes a machine that is off run on from where Freeze stopped it.
+// Thaw makes a machine that is off run on from where Freeze stopped it, with the clock of now.
 func (v *VM) Thaw(t host.T, name string) {
 	t.Helper()
 	v.base(t, v.path("kept-"+name), "qcow2")
 	v.start(t, "-incoming", "exec:cat "+v.path("frozen-"+name))
-	v.MustRun(t, "true")
+	v.MustRun(t, fmt.Sprintf("date -s @%d", time.Now().Unix()))
 }
 
 func (v *VM) start(t host.T, more ...string) {
