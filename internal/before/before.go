@@ -111,6 +111,14 @@ type format struct {
 
 const version = 1
 
+// maxSize is more than any ruleset of a host has.
+const maxSize = 1 << 30
+
+// refuse is for an image that will not be better the next time.
+func refuse(format string, args ...any) error {
+	return exit.As(exit.Refused, fmt.Errorf(format+"; move it away if the host need not be given back as it was", args...))
+}
+
 // Load reads the before-image of concern on the host below root; a concern that has none yet has an empty one.
 func Load(root, concern string) (*Image, error) {
 	bootID, err := os.ReadFile(paths.At(root, "/proc/sys/kernel/random/boot_id"))
@@ -121,21 +129,21 @@ func Load(root, concern string) (*Image, error) {
 		path:   filepath.Join(paths.At(root, paths.Before), concern+".json"),
 		bootID: strings.TrimSpace(string(bootID)),
 	}
-	image.saved, err = os.ReadFile(image.path)
-	if errors.Is(err, fs.ErrNotExist) {
+	image.saved, err = durable.Read(image.path, maxSize)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return image, nil
-	}
-	if err != nil {
+	case errors.Is(err, durable.ErrNotFile):
+		return nil, refuse("before-image %w", err)
+	case err != nil:
 		return nil, fmt.Errorf("read before-image: %w", err)
 	}
 	var f format
 	if err := json.Unmarshal(image.saved, &f); err != nil {
-		return nil, exit.As(exit.Refused, fmt.Errorf(
-			"read before-image %s: %w; move it away if the host need not be given back as it was", image.path, err))
+		return nil, refuse("read before-image %s: %w", image.path, err)
 	}
 	if f.Version != version {
-		return nil, exit.As(exit.Refused, fmt.Errorf(
-			"before-image %s has version %d, this release reads %d", image.path, f.Version, version))
+		return nil, refuse("before-image %s has version %d, this release reads %d", image.path, f.Version, version)
 	}
 	image.entries = f.Entries
 	return image, nil

@@ -3,9 +3,13 @@ package before
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"unbounded/internal/exit"
 )
 
 // host is a root with a boot id.
@@ -147,6 +151,29 @@ func TestLoadRefuses(t *testing.T) {
 			}
 			if _, err := Load(root, "test"); err == nil {
 				t.Error("Load succeeded")
+			}
+		})
+	}
+}
+
+// What is no file is refused at once: nobody writes into that pipe.
+func TestLoadRefusesWhatIsNoFile(t *testing.T) {
+	for name, create := range map[string]func(path string) error{
+		"folder": func(path string) error { return os.Mkdir(path, 0o700) },
+		"pipe":   func(path string) error { return unix.Mkfifo(path, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := host(t)
+			path := filepath.Join(root, "var/lib/unbounded/agent/before/test.json")
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := create(path); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Load(root, "test")
+			if exit.Of(err) != exit.Refused || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "move it away") {
+				t.Errorf("Load = %v, want a refusal that names %s and the remedy", err, path)
 			}
 		})
 	}
