@@ -11,7 +11,7 @@ import (
 // A reset that failed leaves the phase resetting, the next one finishes, and then the host is installed as another one
 // and joins.
 func TestAgain(t *testing.T) {
-	g := boot(t, "trixie", nil)
+	g := boot(t, "trixie")
 	before := compare.Take(t, g.Host)
 	install(t, g)
 	stages := []string{"host"}
@@ -28,7 +28,7 @@ func TestAgain(t *testing.T) {
 		}
 		undo()
 		if phase(t, g) != "" {
-			refused(t, g, start, 78)
+			refused(t, g, 78)
 		}
 	}
 	resets(t, g)

@@ -131,7 +131,7 @@ func TestBroken(t *testing.T) {
 			continue
 		}
 		t.Run(release, func(t *testing.T) {
-			g := boot(t, release, nil)
+			g := boot(t, release)
 			before := compare.Take(t, g.Host)
 			for _, row := range broken {
 				if !row.sample && !full {
@@ -143,7 +143,7 @@ func TestBroken(t *testing.T) {
 					since := now(t, g)
 					if row.fails != "" {
 						fails(t, g, row.fails, row.says...)
-						refused(t, g, start, 78)
+						refused(t, g, 78)
 						must(t, g, row.undo)
 						resets(t, g)
 					} else {
@@ -161,7 +161,7 @@ func TestBroken(t *testing.T) {
 					same(t, g, "after the reset", before)
 				})
 				if t.Failed() {
-					cleanUp(t, g, before)
+					cleanUp(t, g)
 				}
 			}
 		})
@@ -169,7 +169,7 @@ func TestBroken(t *testing.T) {
 }
 
 // cleanUp gives the next row a host, whatever the last one left; what cannot be had fails it.
-func cleanUp(t *testing.T, g *ground.Ground, _ compare.Snapshot) {
+func cleanUp(t *testing.T, g *ground.Ground) {
 	t.Helper()
 	for _, row := range broken {
 		g.Run(t, row.undo)
@@ -180,7 +180,7 @@ func cleanUp(t *testing.T, g *ground.Ground, _ compare.Snapshot) {
 // A machine that will not end is given its time, then killed by PID 1; until nothing of it runs its tree is as it
 // was, although machined cannot be asked.
 func TestMachineWillNotEnd(t *testing.T) {
-	g := boot(t, "trixie", nil)
+	g := boot(t, "trixie")
 	before := compare.Take(t, g.Host)
 	install(t, g)
 	const unit = "systemd-nspawn@kube1.service"

@@ -18,7 +18,7 @@ const held = "[Service]\nExecStart=\nExecStart=+/usr/bin/flock -s " + paths.Lock
 // A reset cancels what it finds at work, whichever stage that is and whoever started it, and nothing of the
 // bootstrap starts after that.
 func TestCancel(t *testing.T) {
-	g := boot(t, "trixie", nil)
+	g := boot(t, "trixie")
 	before := compare.Take(t, g.Host)
 	stages := []string{paths.AdmitUnit, paths.NftablesUnit, paths.JoinUnit("kube1")}
 	if full {
@@ -59,7 +59,7 @@ func TestCancel(t *testing.T) {
 // Somebody starts the bootstrap while a reset runs, or after one has failed: he is refused and told how to go on,
 // and the reset goes on to its end.
 func TestStartMeanwhile(t *testing.T) {
-	g := boot(t, "bookworm", nil)
+	g := boot(t, "bookworm")
 	before := compare.Take(t, g.Host)
 	must(t, g, "systemctl start "+paths.NodeUnit("kube1"))
 	undo := dropIn(t, g, paths.ResetTreesUnit, "[Service]\nExecStartPre=/bin/false\n")
@@ -69,7 +69,7 @@ func TestStartMeanwhile(t *testing.T) {
 	if got := phase(t, g); got != "resetting" {
 		t.Errorf("phase %q, want resetting", got)
 	}
-	refused(t, g, start, 78)
+	refused(t, g, 78)
 	g.MustRun(t, "systemctl start "+paths.BootUnit)
 	g.Await(t, waitLimit, "systemctl is-failed "+paths.BootUnit)
 	if got := strings.TrimSpace(g.MustRun(t, "systemctl show -P ExecMainStatus "+paths.BootUnit)); got != "78" {
@@ -91,7 +91,7 @@ func TestStartMeanwhile(t *testing.T) {
 			if row.status == 75 {
 				g.Await(t, waitLimit, "! flock -xn "+paths.Lock+" true")
 			}
-			refused(t, g, start, row.status)
+			refused(t, g, row.status)
 			g.MustRun(t, "touch /run/go-on")
 			idle(t, g)
 			g.MustRun(t, "rm -f /run/go-on "+paths.LastFailure) // which tells of the start
@@ -106,7 +106,7 @@ func TestStartMeanwhile(t *testing.T) {
 
 // An operator starts a reset again while it runs: both end well, and so does the host.
 func TestResetStartedTwice(t *testing.T) {
-	g := boot(t, "trixie", nil)
+	g := boot(t, "trixie")
 	before := compare.Take(t, g.Host)
 	for _, stage := range []string{"machines", "release"} {
 		if stage == "machines" && !full {
@@ -135,18 +135,18 @@ func idle(t *testing.T, g *ground.Ground) {
 	g.Await(t, waitLimit, "test -z \"$(systemctl list-jobs --no-legend)\"")
 }
 
-// refused runs a start that has to be refused, with that status and a way to go on.
-func refused(t *testing.T, g *ground.Ground, script string, status int) {
+// refused starts the bootstrap, which has to be refused, with that status and a way to go on.
+func refused(t *testing.T, g *ground.Ground, status int) {
 	t.Helper()
-	if result := g.Run(t, script); result.Code == 0 {
-		t.Fatalf("%s succeeded\n%s", script, journal(t, g))
+	if result := g.Run(t, start); result.Code == 0 {
+		t.Fatalf("the start succeeded\n%s", journal(t, g))
 	}
 	f := lastFailure(t, g)
 	if f.Unit != paths.AdmitUnit || f.Status != status {
-		t.Errorf("%s: the last failure is %d of %s, want %d of %s: %s", script, f.Status, f.Unit, status, paths.AdmitUnit, f.Cause)
+		t.Errorf("the last failure is %d of %s, want %d of %s: %s", f.Status, f.Unit, status, paths.AdmitUnit, f.Cause)
 	}
 	if !strings.Contains(f.Cause, "reset") {
-		t.Errorf("%s: cause %q does not tell of the reset", script, f.Cause)
+		t.Errorf("cause %q does not tell of the reset", f.Cause)
 	}
 }
 

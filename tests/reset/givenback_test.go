@@ -19,7 +19,7 @@ func TestGivenBack(t *testing.T) {
 		if release == "trixie" && !full {
 			return // TestGivenBackOverReboot is a sample of it
 		}
-		g := boot(t, release, nil)
+		g := boot(t, release)
 		g.MustRun(t, runtime)
 		before := compare.Take(t, g.Host)
 
@@ -50,7 +50,7 @@ func TestGivenBackOverReboot(t *testing.T) {
 		if release == "bookworm" && !full {
 			return // TestGivenBack is a sample of it
 		}
-		g := boot(t, release, nil)
+		g := boot(t, release)
 		before := compare.Take(t, g.Host)
 		install(t, g)
 		g.MustRun(t, network)

@@ -6,7 +6,6 @@ package reset
 import (
 	"encoding/json"
 	"errors"
-	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -110,11 +109,9 @@ func releases(t *testing.T, test func(t *testing.T, release string)) {
 }
 
 // boot boots an operator's host on a ground of its own.
-func boot(t *testing.T, release string, more map[string]host.File) *ground.Ground {
+func boot(t *testing.T, release string) *ground.Ground {
 	t.Helper()
-	overlay := operators()
-	maps.Copy(overlay, more)
-	return ground.Boot(t, ground.Options{Host: host.Options{Release: release, Overlay: overlay}})
+	return ground.Boot(t, ground.Options{Host: host.Options{Release: release, Overlay: operators()}})
 }
 
 // must runs a command line and shows the journal of what it did when it fails.
