@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"syscall"
 
 	"unbounded/internal/durable"
 	"unbounded/internal/paths"
@@ -18,8 +19,8 @@ func remove(_ context.Context, env *stage.Env) error {
 	all := []string{paths.Complete, paths.Admitted, paths.LastFailure}
 	// Killed stages leave marks in these that no other stage of a reset knows.
 	for _, dir := range []string{paths.RunSlot, paths.Restart} {
-		marks, err := os.ReadDir(paths.At(env.Root, dir))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		marks, err := list(paths.At(env.Root, dir))
+		if err != nil {
 			return err
 		}
 		for _, mark := range marks {
@@ -29,6 +30,9 @@ func remove(_ context.Context, env *stage.Env) error {
 	}
 	for _, path := range all {
 		removed, err := durable.Remove(paths.At(env.Root, path))
+		if errors.Is(err, syscall.ENOTEMPTY) {
+			return fmt.Errorf("%w, and none of ours: move it away, then reset again", err)
+		}
 		if err != nil {
 			return err
 		}
@@ -43,4 +47,16 @@ func remove(_ context.Context, env *stage.Env) error {
 		}
 	}
 	return nil
+}
+
+// list are the entries of a folder. What a link leads to is somebody else's.
+func list(dir string) ([]os.DirEntry, error) {
+	info, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadDir(dir)
 }

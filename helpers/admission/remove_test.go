@@ -58,3 +58,33 @@ func TestRemove(t *testing.T) {
 		t.Errorf("the second remove() = %v, said %q, want nothing to do", err, &out)
 	}
 }
+
+// A link in the place of a folder goes, and not what it leads to; a folder in the place of a file is named.
+func TestRemoveIsNotLed(t *testing.T) {
+	root := t.TempDir()
+	const theirs, folder = "/srv/theirs", paths.Admitted + "/x"
+	for _, path := range []string{theirs + "/kube1.kubelet", folder} {
+		if err := durable.Replace(paths.At(root, path), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(paths.At(root, theirs), paths.At(root, paths.Restart)); err != nil {
+		t.Fatal(err)
+	}
+	env := &stage.Env{Root: root, Log: journal.To(&bytes.Buffer{})}
+	if err := remove(t.Context(), env); err == nil || !strings.Contains(err.Error(), paths.Admitted) || !strings.Contains(err.Error(), "move it away") {
+		t.Errorf("remove() = %v, want %s and the remedy named", err, paths.Admitted)
+	}
+	if err := os.RemoveAll(paths.At(root, paths.Admitted)); err != nil {
+		t.Fatal(err)
+	}
+	if err := remove(t.Context(), env); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(paths.At(root, theirs+"/kube1.kubelet")); err != nil {
+		t.Errorf("what a link leads to: %v, want it kept", err)
+	}
+	if _, err := os.Lstat(paths.At(root, paths.Restart)); !os.IsNotExist(err) {
+		t.Errorf("the link: %v, want it gone", err)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"unbounded/internal/durable"
@@ -176,6 +177,9 @@ func own(ctx context.Context, env *stage.Env, prefix string) error {
 		return err
 	}
 	r, why, err := record.Open(env.Root).Retire(ctx, prefix) // Commit point.
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: make room for the install record, for example with `rm -r %s`, then reset again", err, paths.Content)
+	}
 	if err != nil {
 		return err
 	}
