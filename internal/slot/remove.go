@@ -99,7 +99,7 @@ func (r *Removal) disable(ctx context.Context) error {
 		return err
 	}
 	if !changed && !left {
-		return nil
+		return r.reread(ctx)
 	}
 	r.log.Changed(r.unit, "does not start at boot any more")
 	if left {
@@ -110,6 +110,15 @@ func (r *Removal) disable(ctx context.Context) error {
 		return err
 	}
 	return errors.Join(durable.SyncDir(paths.At(r.root, paths.SystemdDir)), r.host.Reload(ctx))
+}
+
+// reread has systemd forget the link if an earlier run was killed between removing it and that.
+func (r *Removal) reread(ctx context.Context) error {
+	p, err := r.host.Properties(ctx, r.unit)
+	if err != nil || !strings.HasPrefix(p.UnitFileState, "enabled") {
+		return err
+	}
+	return r.host.Reload(ctx)
 }
 
 // stop ends when the unit is inactive or failed, has no job, and its cgroup is empty. Shims of a dead

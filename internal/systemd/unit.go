@@ -144,6 +144,11 @@ func (m *Manager) Disable(ctx context.Context, unit string) (changed bool, err e
 		return changed, fmt.Errorf("%w, and it cannot be told whether it starts at boot: %w", err, asked)
 	}
 	p, asked := m.Properties(ctx, unit)
+	if asked == nil && p.NeedDaemonReload { // a unit whose file was removed, by a run that was killed, say, is loaded until then
+		if asked = m.Reload(ctx); asked == nil {
+			p, asked = m.Properties(ctx, unit)
+		}
+	}
 	switch {
 	case asked != nil:
 		return changed, fmt.Errorf("%w, and it cannot be told whether it starts at boot: %w", err, asked)

@@ -23,12 +23,15 @@ type holder struct {
 	says string // what names the holder
 }
 
+// letGo ends every holder.
+const letGo = "pkill -KILL -fx 'sleep 86399'; pkill -KILL -x flock; while pgrep -fx 'sleep 86399' || pgrep -x flock; do :; done >/dev/null"
+
 func holders() []holder {
 	const take = "flock --exclusive " + paths.Lock + " "
 	return []holder{
-		{"running", take + "sleep infinity & sleep 0.3; pid=$(pgrep -x flock)", "flock"},
-		{"stopped", take + "sleep infinity & sleep 0.3; pid=$(pgrep -x flock); kill -STOP $pid $(pgrep -x sleep)", "flock"},
-		{"dead, but its child lives on", take + "sh -c 'sleep infinity & :' </dev/null; pid=$(pgrep -x sleep)", "sleep"},
+		{"running", take + "sleep 86399 & sleep 0.3; pid=$(pgrep -x flock)", "flock"},
+		{"stopped", take + "sleep 86399 & sleep 0.3; pid=$(pgrep -x flock); kill -STOP $pid $(pgrep -fx 'sleep 86399')", "flock"},
+		{"dead, but its child lives on", take + "sh -c 'sleep 86399 & :' </dev/null; pid=$(pgrep -fx 'sleep 86399')", "sleep"},
 	}
 }
 
@@ -45,7 +48,7 @@ func TestLock(t *testing.T) {
 		t.Run(strings.ReplaceAll(h.name, " ", "_"), func(t *testing.T) {
 			s.reset(t)
 			pid := strings.TrimSpace(s.MustRun(t, "{ "+h.take+"; } >/dev/null 2>&1; echo $pid"))
-			defer s.Run(t, "pkill -KILL -x sleep; pkill -KILL -x flock")
+			defer s.Run(t, letGo)
 			w := s.world(s.all)
 			before, err := w.take()
 			if err != nil {
@@ -73,7 +76,7 @@ func TestLock(t *testing.T) {
 				bad++
 				t.Errorf("changed:\n%s", strings.Join(diff, "\n"))
 			}
-			s.MustRun(t, "pkill -KILL -x sleep; pkill -KILL -x flock; true")
+			s.MustRun(t, letGo)
 			for _, args := range [][]string{{"admission", "admit"}, {"network", "converge"}, {"reset", "begin"}, {"network", "remove"}} {
 				s.plain(t, args[0], args[1:]...)
 			}
