@@ -1,7 +1,10 @@
 package compare
 
 import (
+	"fmt"
+	"os"
 	"path"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -78,6 +81,29 @@ func TestEmpty(t *testing.T) {
 	}
 	if _, err := parse("\x1eunits\na loaded active running\n\x1eend\n"); err == nil {
 		t.Error("a look without most sections is taken")
+	}
+}
+
+// The reference has all that may differ, and nothing else.
+func TestDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "by `tests/compare`, but for:\n\n| what | which | why |\n|---|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var want strings.Builder
+	for _, e := range Exclusions() {
+		when := ""
+		if e.New {
+			when = " (only where it was not before)"
+		}
+		object := strings.ReplaceAll(e.Object, `\\`, `\`) // of the pattern, not of the name
+		fmt.Fprintf(&want, "| %s | `%s`%s | %s |\n", e.Class, object, when, e.Reason)
+	}
+	if diff := cmp.Diff(want.String(), table+"\n"); diff != "" {
+		t.Errorf("docs/reference.md (-want +got):\n%s", diff)
 	}
 }
 
