@@ -4,6 +4,7 @@ package vm_test
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -115,7 +116,25 @@ func (c *cutter) cuts(t *testing.T, w work) {
 			break
 		}
 	}
-	t.Logf("%d power cuts in %s, %d more after its end; all converged: %v", done, w.target, late, !t.Failed())
+	report(t, fmt.Sprintf("%d power cuts in %s, %d right after its end; all converged: %v", done, w.target, late, !t.Failed()))
+}
+
+// report logs a line, and adds it to the file that the fault ground writes its counts to.
+func report(t *testing.T, line string) {
+	t.Helper()
+	t.Log(line)
+	path := os.Getenv("UNBOUNDED_FAULT_REPORT")
+	if path == "" {
+		return
+	}
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = fmt.Fprintln(file, line)
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		t.Errorf("report: %v", err)
+	}
 }
 
 // cut starts the target and cuts the power at a random moment. It tells whether the target was at work then.
