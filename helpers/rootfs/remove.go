@@ -4,9 +4,9 @@ import (
 	"context"
 
 	"unbounded/internal/mounts"
-	"unbounded/internal/rootfs"
 	"unbounded/internal/stage"
 	"unbounded/internal/systemd"
+	"unbounded/internal/teardown"
 )
 
 const proc = "/proc"
@@ -16,5 +16,5 @@ func remove(ctx context.Context, env *stage.Env, manager *systemd.Manager) error
 	if err := mounts.Shown(proc); err != nil {
 		return err
 	}
-	return (&rootfs.Remover{Root: env.Root, Slots: manager, Log: env.Log, Proc: proc}).Remove(ctx)
+	return (&teardown.Trees{Root: env.Root, Slots: manager, Log: env.Log, Proc: proc}).Remove(ctx)
 }

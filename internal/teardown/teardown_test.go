@@ -1,4 +1,4 @@
-package rootfs
+package teardown
 
 import (
 	"context"
@@ -70,8 +70,8 @@ func newHost(t *testing.T) *host {
 
 func (h *host) path(name string) string { return filepath.Join(h.root, name) }
 
-func (h *host) remover(slots Slots) *Remover {
-	return &Remover{Root: h.root, Slots: slots, Log: journal.To(&h.log), Proc: "/proc"}
+func (h *host) remover(slots Slots) *Trees {
+	return &Trees{Root: h.root, Slots: slots, Log: journal.To(&h.log), Proc: "/proc"}
 }
 
 func (h *host) remove(t *testing.T, slots Slots) error {

@@ -1,4 +1,9 @@
-package rootfs
+// Package teardown removes the trees of machines and what was fetched for them.
+//
+// Nothing is changed while a slot runs, is registered, or its tree is on a mount or in use. What is mounted below a
+// tree is unmounted, and a tree gets another name before anything in it is removed; so one with its own name
+// is whole, and what a run that was killed has left the next finds, by its name.
+package teardown
 
 import (
 	"context"
@@ -26,8 +31,8 @@ type Slots interface {
 	Registered(ctx context.Context, slot string) (bool, error)
 }
 
-// Remover removes the trees of both slots and what was fetched for them.
-type Remover struct {
+// Trees removes the trees of both slots and what was fetched for them.
+type Trees struct {
 	Root  string
 	Slots Slots
 	Log   *journal.Log
@@ -44,8 +49,8 @@ func stores() []string {
 	return []string{paths.Content, "/var/lib/unbounded/container-images", "/var/lib/unbounded/offline-artifacts"}
 }
 
-// Remove removes all, or says what is in its way. Nothing is changed while a slot runs, is registered or is in use.
-func (r *Remover) Remove(ctx context.Context) error {
+// Remove removes all, or says what is in its way.
+func (r *Trees) Remove(ctx context.Context) error {
 	for _, slot := range paths.Slots() {
 		if err := r.idle(ctx, slot); err != nil {
 			return err
@@ -66,7 +71,7 @@ func (r *Remover) Remove(ctx context.Context) error {
 }
 
 // idle fails unless the slot does not run. A machined that cannot tell is worked around: PID 1 has the last word.
-func (r *Remover) idle(ctx context.Context, slot string) error {
+func (r *Trees) idle(ctx context.Context, slot string) error {
 	runs, err := r.Slots.SlotRuns(ctx, slot)
 	if err != nil {
 		return err
@@ -93,12 +98,12 @@ type place struct {
 }
 
 // places are those of slot: the tree, the one that is being built, and the one that is being removed.
-func (r *Remover) places(machines, slot string) [3]place {
+func (r *Trees) places(machines, slot string) [3]place {
 	of := func(name string) place { return place{name, filepath.Join(machines, filepath.Base(name))} }
 	return [3]place{of(paths.Tree(slot)), of(paths.Partial(slot)), of(paths.Removing(slot))}
 }
 
-func (r *Remover) trees(ctx context.Context) (err error) {
+func (r *Trees) trees(ctx context.Context) (err error) {
 	machines, err := filepath.EvalSymlinks(paths.At(r.Root, paths.Machines))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -138,7 +143,7 @@ func (r *Remover) trees(ctx context.Context) (err error) {
 }
 
 // refuseMounted fails when a tree is on a mount of its own. That is the operator's to unmount: we make no such tree.
-func (r *Remover) refuseMounted(places []string) error {
+func (r *Trees) refuseMounted(places []string) error {
 	all, err := mounts.Read(r.Proc)
 	if err != nil {
 		return err
@@ -152,7 +157,7 @@ func (r *Remover) refuseMounted(places []string) error {
 }
 
 // tree removes the tree of slot. It gets another name first, so that one with its own name is whole.
-func (r *Remover) tree(ctx context.Context, machines, slot string) error {
+func (r *Trees) tree(ctx context.Context, machines, slot string) error {
 	r.Log.Status("remove the tree of %s", slot)
 	places := r.places(machines, slot)
 	whole, partial, removing := places[0], places[1], places[2]
@@ -186,7 +191,7 @@ func (r *Remover) tree(ctx context.Context, machines, slot string) error {
 }
 
 // remove removes what is at path; of a link only the link.
-func (r *Remover) remove(ctx context.Context, name, path string) error {
+func (r *Trees) remove(ctx context.Context, name, path string) error {
 	target, _ := os.Readlink(path) // empty: it is no link
 	removed, err := removal.Tree(ctx, path)
 	if err != nil || !removed {
@@ -200,7 +205,7 @@ func (r *Remover) remove(ctx context.Context, name, path string) error {
 }
 
 // unlinkJournals removes the links by which the host's journal had the machines' in it (nspawn's --link-journal).
-func (r *Remover) unlinkJournals() error {
+func (r *Trees) unlinkJournals() error {
 	dir := paths.At(r.Root, journals)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

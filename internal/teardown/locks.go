@@ -1,4 +1,4 @@
-package rootfs
+package teardown
 
 import (
 	"errors"
@@ -33,7 +33,7 @@ func (c claims) release() error {
 
 // claim takes the lock files that a killed nspawn left of slot. One that is held is of a machine that runs from
 // the tree under whatever name, which neither PID 1 nor machined need to know.
-func (r *Remover) claim(locks *claims, machines, slot string) error {
+func (r *Trees) claim(locks *claims, machines, slot string) error {
 	name := filepath.Join(paths.Machines, ".#"+slot+".lck")
 	if err := r.take(locks, name, filepath.Join(machines, filepath.Base(name))); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (r *Remover) claim(locks *claims, machines, slot string) error {
 	return nil
 }
 
-func (r *Remover) take(locks *claims, name, path string) error {
+func (r *Trees) take(locks *claims, name, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -92,7 +92,7 @@ func (r *Remover) take(locks *claims, name, path string) error {
 }
 
 // unlink removes the lock files, before their trees, by which they are found.
-func (r *Remover) unlink(locks claims) error {
+func (r *Trees) unlink(locks claims) error {
 	for _, file := range locks {
 		removed, err := durable.Remove(file.Name())
 		if err != nil {
