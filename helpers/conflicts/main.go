@@ -11,7 +11,8 @@
 // units and active swap included, goes to /var/lib/unbounded/agent/before/conflicts.json first.
 // Packet-filter rules are left to unbounded-nftables.service, which runs after it.
 //
-// Its verb remove, in unbounded-reset-host.service, puts all of that back and starts what ran.
+// Its verb remove, in unbounded-reset-host.service, puts all of that back and starts what ran. It is longer
+// than other helpers because units, swap and files come back in one order, and so cannot be parted.
 package main
 
 import "unbounded/internal/stage"

@@ -11,7 +11,8 @@
 // /var/lib/unbounded/agent/before/kernel.json first. It runs modprobe, because
 // only that program knows which modules a module needs.
 //
-// Its verb remove, in unbounded-reset-host.service, puts files and live values back as they were.
+// Its verb remove, in unbounded-reset-host.service, puts files and live values back as they were. It is longer
+// than other helpers because both ways have the same list of values.
 package main
 
 import "unbounded/internal/stage"

@@ -10,7 +10,9 @@
 // table. A table whose owner is a live program can be removed by that program only:
 // such tables, and rules of the separate iptables-legacy backend, are named in the journal and left.
 //
-// Its verb remove, in unbounded-reset-host.service, puts the tables back.
+// Its verb remove, in unbounded-reset-host.service, puts the tables back that are not there. It runs twice in it: a
+// firewall service that is started in between may flush the tables of others, which the first run has noted and the second
+// puts back. It is longer than other helpers because both ways tell a table of the node from one of the host.
 package main
 
 import "unbounded/internal/stage"
