@@ -30,6 +30,7 @@ func Exclusions() []Exclusion {
 		{Class: Files, Object: "/run/systemd/nspawn", New: true, Reason: "runtime folder of systemd: made for the first machine, and kept empty"},
 		{Class: Files, Object: "/run/systemd/nspawn/*", New: true, Reason: "runtime folder of systemd: made for the first machine, and kept empty"},
 		{Class: Files, Object: "/run/systemd/transient", New: true, Reason: "runtime folder of systemd: made for the first transient unit, and kept"},
+		{Class: Files, Object: "/run/systemd/namespace-*", New: true, Reason: "runtime folder of systemd: left empty by a service that is stopped while its mount namespace is made"},
 		{Class: Files, Object: paths.Lock, New: true, Reason: "a lock: whoever removes one may part those who wait for it; gone with the boot"},
 		{Class: Files, Object: paths.RecordLock, New: true, Reason: "a lock: whoever removes one may part those who wait for it; gone with the boot"},
 		{Class: Files, Object: paths.Run, New: true, Reason: "the folder of that lock"},
