@@ -60,6 +60,9 @@ const (
 	diskSize = "8G"
 	memory   = "2048"
 	link     = "vm0"
+
+	// What a distribution does of its own accord, at midnight say, would be in the way.
+	idle = "systemd.mask=timers.target systemd.mask=e2scrub_reap.service"
 )
 
 // agentUnit is the unit of the agent. It asks for nothing, so it is there early.
@@ -225,7 +228,7 @@ func (v *VM) arguments() []string {
 		"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-accel", "tcg,thread=multi", "-cpu", "qemu64", "-smp", "2", "-m", memory,
 		"-kernel", filepath.Join(v.kernel, "vmlinuz"), "-initrd", filepath.Join(v.kernel, "initrd"),
-		"-append", "console=ttyS0 quiet net.ifnames=0 panic=-1",
+		"-append", "console=ttyS0 quiet net.ifnames=0 panic=-1 " + idle,
 		"-chardev", "file,id=console,append=on,path=" + filepath.Join(v.Ground.Dir, "console.log"), "-serial", "chardev:console",
 		"-drive", "if=virtio,format=qcow2,cache=writeback,discard=unmap,file=" + v.disk,
 		"-netdev", "tap,id=net,script=no,downscript=no,ifname=" + link, "-device", "virtio-net-pci,netdev=net",
