@@ -49,7 +49,7 @@ func Replace(path string, data []byte, mode fs.FileMode) error {
 	}
 	// Commit point.
 	if err := os.Rename(temp, path); err != nil {
-		return errors.Join(err, os.Remove(temp))
+		return errors.Join(remedy(path, err), os.Remove(temp))
 	}
 	return SyncDir(filepath.Dir(path))
 }
@@ -160,9 +160,17 @@ func Remove(path string) (removed bool, err error) {
 		return false, err
 	}
 	if err := os.Remove(path); err != nil {
-		return false, err
+		return false, remedy(path, err)
 	}
 	return true, SyncDir(filepath.Dir(path))
+}
+
+// remedy adds to an error about path what root is kept by from changing it, flags of the file or of its folder.
+func remedy(path string, err error) error {
+	if errors.Is(err, syscall.EPERM) {
+		return fmt.Errorf("%w: see `lsattr -d %s %s`", err, filepath.Dir(path), path)
+	}
+	return err
 }
 
 // MkdirAll makes dir and its missing parents with mode, whatever the umask, and syncs

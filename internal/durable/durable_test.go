@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -104,6 +105,12 @@ func TestRemove(t *testing.T) {
 	}
 	if removed, err := Remove(filepath.Join(path, "below/nothing")); err != nil || removed {
 		t.Errorf("Remove() below an absent folder = %v, %v, want false", removed, err)
+	}
+}
+
+func TestRemedy(t *testing.T) {
+	if err := remedy("/a/b", syscall.EPERM); !errors.Is(err, fs.ErrPermission) || !strings.HasSuffix(err.Error(), "see `lsattr -d /a /a/b`") {
+		t.Errorf("of a file that is immutable: %v", err)
 	}
 }
 

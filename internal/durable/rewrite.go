@@ -62,7 +62,7 @@ func Put(path string, data []byte, dress Dress) error {
 	}
 	// Commit point.
 	if err := os.Rename(temp, path); err != nil {
-		return errors.Join(err, os.Remove(temp))
+		return errors.Join(remedy(path, err), os.Remove(temp))
 	}
 	return SyncDir(filepath.Dir(path))
 }
