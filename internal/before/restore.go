@@ -23,13 +23,18 @@ func (i *Image) Decide(now func(Entry) (State, error)) (restore, left []Entry, e
 			return nil, nil, fmt.Errorf("look at %s: %w", e.Object, err)
 		}
 		switch {
-		case slices.ContainsFunc(e.Ours, state.Same):
+		case slices.ContainsFunc(e.Ours, state.Same), halfRemoved(e, state):
 			restore = append(restore, e)
 		case !state.Same(e.Before):
 			left = append(left, e)
 		}
 	}
 	return restore, left, nil
+}
+
+// halfRemoved tells whether e's file is gone and folders that were made for it are not: a restore was killed in between.
+func halfRemoved(e Entry, now State) bool {
+	return e.Before.Absent && now.Absent && e.Before.MissingDir != now.MissingDir
 }
 
 // SameBoot tells whether e's Before was read in the boot that is running.

@@ -161,3 +161,38 @@ func TestRestoreFileKeepsWhatOthersPutBeside(t *testing.T) {
 		}
 	}
 }
+
+// A kill between the removal of a file and that of the folder that was made for it: the next restore removes the folder.
+func TestKilledBeforeTheFolder(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		extra string
+		stays bool
+	}{{"empty", "", false}, {"somebody has put something there", "/etc/x.d/theirs", true}} {
+		t.Run(test.name, func(t *testing.T) {
+			root := host(t)
+			for _, dir := range []string{"etc", "etc/x.d"} {
+				if err := os.Mkdir(filepath.Join(root, dir), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.extra != "" {
+				if err := os.WriteFile(filepath.Join(root, test.extra), nil, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			entry := Entry{File, "/etc/x.d/a.conf", State{Absent: true, MissingDir: "/etc/x.d"}, []State{Text("ours")}, "boot-1"}
+			image := &Image{entries: []Entry{entry}}
+			restore, left, err := image.Decide(func(e Entry) (State, error) { return Read(root, e.Object) })
+			if err != nil || len(restore) != 1 || len(left) != 0 {
+				t.Fatalf("Decide() = %v, %v, %v, want the file to be restored", restore, left, err)
+			}
+			if err := RestoreFile(root, entry); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Lstat(filepath.Join(root, "etc/x.d")); (err == nil) != test.stays {
+				t.Errorf("/etc/x.d: %v, want it there: %v", err, test.stays)
+			}
+		})
+	}
+}
