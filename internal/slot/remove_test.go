@@ -302,20 +302,28 @@ func TestRemoveFails(t *testing.T) {
 	}{
 		{"disable fails", fake{state: "active", enabled: true, disableErr: errors.New("disable " + kube1 + ": read-only")}, []string{"read-only"}, ""},
 		{
-			"cannot be killed", fake{state: "active", stuck: true, left: true},
-			[]string{"machine kube1", "1 (a), 2 (b)"}, "stop, kill " + kube1 + " 9, stop",
+			"cannot be killed",
+			fake{state: "active", stuck: true, left: true},
+			[]string{"machine kube1", "1 (a), 2 (b)"},
+			"stop, kill " + kube1 + " 9, stop",
 		},
 		{
-			"dead, with processes that cannot be killed", fake{state: "failed", stuck: true, left: true},
-			[]string{"machine kube1", "1 (a), 2 (b)"}, `kill ["" "/machine.slice/systemd-nspawn@kube1.service"]`,
+			"dead, with processes that cannot be killed",
+			fake{state: "failed", stuck: true, left: true},
+			[]string{"machine kube1", "1 (a), 2 (b)"},
+			`kill ["" "/machine.slice/systemd-nspawn@kube1.service"]`,
 		},
 		{
-			"started again and again", fake{state: "active", again: 99},
-			[]string{"machine kube1 is started again and again", "journalctl -u " + kube1}, "stop, stop, stop, stop, stop",
+			"started again and again",
+			fake{state: "active", again: 99},
+			[]string{"machine kube1 is started again and again", "journalctl -u " + kube1},
+			"stop, stop, stop, stop, stop",
 		},
 		{
-			"registered by another unit", fake{state: "inactive", forgetErr: &machined.RegisteredError{Why: "machine kube1 is registered by x.scope"}},
-			[]string{"registered by x.scope"}, "",
+			"registered by another unit",
+			fake{state: "inactive", forgetErr: &machined.RegisteredError{Why: "machine kube1 is registered by x.scope"}},
+			[]string{"registered by x.scope"},
+			"",
 		},
 		{"started by hand", fake{state: "inactive", scope: "active"}, []string{"systemctl stop machine-kube1.scope"}, ""},
 	}

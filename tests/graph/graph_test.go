@@ -125,7 +125,7 @@ var ceilings = map[string]float64{
 	"unbounded-reset-host.service":     3.7,
 	"unbounded-reset-machines.service": 4.7,
 	"unbounded-reset-network.service":  2.7,
-	"unbounded-reset-nspawn.service":   4.6,
+	"unbounded-reset-nspawn.service":   2.3,
 	"unbounded-reset-release.service":  2.1,
 	"unbounded-reset-state.service":    2.7,
 	"unbounded-reset-trees.service":    4.8,

@@ -38,7 +38,7 @@ func TestRemove(t *testing.T) {
 		r := &removal{t: t, h: h}
 		t.Run("healthy", func(t *testing.T) {
 			r.up(t)
-			r.removes(t, removeUnit)
+			r.removes(t)
 		})
 		t.Run("second run", func(t *testing.T) {
 			before := h.MustRun(t, hash)
@@ -53,19 +53,19 @@ func TestRemove(t *testing.T) {
 		t.Run("machined is masked", func(t *testing.T) {
 			r.up(t)
 			h.MustRun(t, "systemctl mask --now systemd-machined.service")
-			r.removes(t, removeUnit, "is masked", "ignoring")
+			r.removes(t, "is masked", "ignoring")
 			h.MustRun(t, "systemctl unmask systemd-machined.service")
 		})
 		t.Run("machined fails", func(t *testing.T) {
 			r.up(t)
 			h.MustRun(t, "systemctl stop systemd-machined.service; mkdir -p /run/systemd/system/systemd-machined.service.d; printf '[Service]\\nExecStart=\\nExecStart=/bin/false\\nRestart=no\\n' >/run/systemd/system/systemd-machined.service.d/x.conf; systemctl daemon-reload")
-			r.removes(t, removeUnit, "systemd-machined.service has failed", "ignoring")
+			r.removes(t, "systemd-machined.service has failed", "ignoring")
 			h.MustRun(t, "rm -r /run/systemd/system/systemd-machined.service.d; systemctl daemon-reload; systemctl reset-failed systemd-machined.service")
 		})
 		t.Run("machined thinks that it runs", func(t *testing.T) {
 			r.up(t)
 			h.MustRun(t, "systemctl mask --now systemd-machined.service; systemctl stop systemd-nspawn@kube1.service; systemctl unmask systemd-machined.service")
-			r.removes(t, removeUnit)
+			r.removes(t)
 			if got := h.Run(t, "machinectl show kube1"); got.Code == 0 {
 				t.Errorf("registered: %s", got.Out)
 			}
@@ -82,12 +82,12 @@ func TestRemove(t *testing.T) {
 			r.up(t)
 			h.MustRun(t, "kill -KILL $(systemctl show -P MainPID systemd-nspawn@kube1)")
 			h.Await(t, 10*time.Second, "test $(systemctl show -P SubState systemd-nspawn@kube1) = auto-restart")
-			r.removes(t, removeUnit)
+			r.removes(t)
 		})
 		t.Run("does not heed SIGTERM", func(t *testing.T) {
 			r.up(t)
 			h.MustRun(t, "echo 1 >/sys/fs/cgroup/machine.slice/systemd-nspawn@kube1.service/payload/cgroup.freeze")
-			r.removes(t, removeUnit, "machine kube1 has not stopped within 20s, killing it")
+			r.removes(t, "machine kube1 has not stopped within 20s, killing it")
 		})
 		t.Run("processes left by a unit that has failed", func(t *testing.T) {
 			const group = "/sys/fs/cgroup/machine.slice/systemd-nspawn@kube1.service/payload/system.slice"
@@ -115,12 +115,12 @@ func TestRemove(t *testing.T) {
 			if after := h.MustRun(t, "ls "+paths.Nspawn("kube1")+" "+paths.DropInFile("kube1")+" "+paths.BPFMount("kube1")); after != before {
 				t.Errorf("files %s, want %s", after, before)
 			}
-			r.removes(t, removeUnit)
+			r.removes(t)
 		})
 		t.Run("masked", func(t *testing.T) {
 			r.up(t)
 			h.MustRun(t, "ln -s /dev/null /etc/systemd/system/systemd-nspawn@kube1.service; systemctl daemon-reload")
-			r.removes(t, removeUnit)
+			r.removes(t)
 			h.MustRun(t, "rm /etc/systemd/system/systemd-nspawn@kube1.service; systemctl daemon-reload")
 			r.gone(t)
 		})
@@ -199,10 +199,10 @@ func (r *removal) start(t *testing.T, unit string, succeeds bool, says ...string
 	return said
 }
 
-func (r *removal) removes(t *testing.T, unit string, says ...string) {
+func (r *removal) removes(t *testing.T, says ...string) {
 	t.Helper()
 	r.phase(t, "resetting")
-	r.start(t, unit, true, says...)
+	r.start(t, removeUnit, true, says...)
 	r.gone(t)
 }
 
