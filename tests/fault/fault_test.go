@@ -223,6 +223,7 @@ func runRow(t *testing.T, s *scene, r row) result {
 		}
 		x.points(t, fault, calls)
 	}
+	x.putBack(t) // also what is not in files: the next row starts from there
 	x.result.took = time.Since(began)
 	t.Log(x.result)
 	return x.result

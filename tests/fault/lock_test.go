@@ -27,7 +27,7 @@ type holder struct {
 const letGo = "pkill -KILL -fx 'sleep 86399'; pkill -KILL -x flock; while pgrep -fx 'sleep 86399' || pgrep -x flock; do :; done >/dev/null"
 
 func holders() []holder {
-	const take = "flock --exclusive " + paths.Lock + " "
+	const take = "setsid flock --exclusive " + paths.Lock + " "
 	return []holder{
 		{"running", take + "sleep 86399 & sleep 0.3; pid=$(pgrep -x flock)", "flock"},
 		{"stopped", take + "sleep 86399 & sleep 0.3; pid=$(pgrep -x flock); kill -STOP $pid $(pgrep -fx 'sleep 86399')", "flock"},

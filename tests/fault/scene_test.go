@@ -88,7 +88,7 @@ func newScene(t *testing.T, more map[string]host.File, args ...string) *scene {
 	s := &scene{
 		ca:   ca,
 		Host: host.Boot(t, host.Options{Overlay: overlay, Args: args}),
-		all:  []string{"/etc", "/var/lib/unbounded", "/var/lib/machines", "/run/unbounded"},
+		all:  []string{"/etc", "/var/lib/unbounded", "/var/lib/machines", "/run/unbounded", "/usr/local"},
 	}
 	s.MustRun(t, program("admission")+" admit")
 	var err error

@@ -176,6 +176,15 @@ func removeRows(filter row) []row {
 			},
 		},
 		{
+			helper: "legacy", verb: remove, aspects: []aspect{running{"nftables-flush.service"}},
+			roots: []string{"/etc/systemd", "/etc/unbounded", "/usr/local", "/var/lib/unbounded", "/run/unbounded"},
+			setup: func(t *testing.T, s *scene) {
+				t.Helper()
+				plantLegacy(t, s)
+				s.phase(t, "resetting")
+			},
+		},
+		{
 			helper: "rootfs", verb: remove, roots: treeRoots(),
 			setup: func(t *testing.T, s *scene) {
 				t.Helper()
@@ -231,6 +240,23 @@ func plantDaemon(t *testing.T, s *scene) {
 		s.WriteFile(t, paths.SystemdDir+"/"+unit, host.File{Content: "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"})
 	}
 	s.MustRun(t, "systemctl daemon-reload && systemctl enable --now "+paths.DaemonUnit)
+}
+
+// plantLegacy is some of what the public agent leaves.
+func plantLegacy(t *testing.T, s *scene) {
+	t.Helper()
+	const bin = "/usr/local/bin/unbounded-agent"
+	program := host.File{Mode: 0o755, Content: "#!/bin/sh\n# built from github.com/Azure/unbounded/cmd/agent\nexec sleep infinity\n"}
+	for path, file := range map[string]host.File{
+		bin: {Link: bin + "-current"}, bin + "-current": {Link: bin + "-blue"}, bin + "-blue": program, bin + "-green": program,
+		paths.SystemdDir + "/nftables-flush.service": {Content: "[Service]\nType=oneshot\nExecStart=/usr/sbin/nft -f /etc/unbounded/kube/nftables-clear.nft\n" +
+			"[Install]\nRequiredBy=systemd-nspawn@.service\n"},
+		"/etc/unbounded/kube/nftables-clear.nft":    {Content: "flush ruleset\n", Mode: 0o600},
+		"/var/lib/unbounded/container-images/a.tar": {Content: "x"},
+	} {
+		s.WriteFile(t, path, file)
+	}
+	s.MustRun(t, "systemctl daemon-reload && systemctl enable nftables-flush.service")
 }
 
 // plantTree is a tree as the rootfs helper leaves it, as far as the node helper looks.
