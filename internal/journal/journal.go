@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -87,7 +88,10 @@ func (l *Log) Done(d time.Duration, message string) {
 }
 
 // Error reports why the program ends, once, at its outermost place.
-func (l *Log) Error(id ID, err error) { l.event(id, journal.PriErr, err.Error()) }
+func (l *Log) Error(id ID, err error) { l.event(id, journal.PriErr, Line(err)) }
+
+// Line is the text of err in one line, also of one that several were joined to.
+func Line(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 func (l *Log) event(id ID, priority journal.Priority, message string) {
 	if l.send != nil {

@@ -65,6 +65,15 @@ func TestFallback(t *testing.T) {
 }
 
 // journald drops a field with a bad name without an error.
+// Two causes at once are one line: journal and operator take the second for something else.
+func TestErrorIsOneLine(t *testing.T) {
+	var out bytes.Buffer
+	To(&out).Error(Failed, errors.Join(errors.New("remove a: busy"), errors.New("write b: full")))
+	if got, want := out.String(), "remove a: busy; write b: full\n"; got != want {
+		t.Errorf("said %q, want %q", got, want)
+	}
+}
+
 func TestFieldNames(t *testing.T) {
 	for _, name := range []string{FieldStage, FieldInstall, FieldMachine, FieldChanged, FieldDuration} {
 		if !regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,63}$`).MatchString(name) {

@@ -250,7 +250,7 @@ func (p *Program) report(ctx context.Context, env *Env, err error) {
 		return
 	}
 	f := failure.Failure{
-		Stage: p.Name, Unit: proc.Unit("/proc", os.Getpid()), Cause: err.Error(), Status: int(status),
+		Stage: p.Name, Unit: proc.Unit("/proc", os.Getpid()), Cause: journal.Line(err), Status: int(status),
 		Time: time.Now(), InvocationID: os.Getenv("INVOCATION_ID"), InstallID: env.Record.InstallID,
 	}
 	if err := failure.Write(p.Root, f); err != nil {
