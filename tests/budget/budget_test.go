@@ -28,6 +28,7 @@ var budgets = map[string]int64{
 	"node":           4 * mb,
 	"preflight":      9 * mb, // HTTPS
 	"prerequisites":  4 * mb,
+	"reset":          4 * mb,
 	"rootfs":         13 * mb, // HTTPS and the image
 	"unboundedctl":   4 * mb,
 	"verify":         4 * mb,
