@@ -6,7 +6,6 @@ package bootstrap
 
 import (
 	"fmt"
-	"os"
 	"path"
 	"regexp"
 	"strconv"
@@ -21,34 +20,13 @@ import (
 	"unbounded/tests/host"
 )
 
-func TestMain(m *testing.M) { os.Exit(host.Main(m)) }
-
-const (
-	start      = "systemctl start " + paths.Target
-	reinstall  = `sed -i 's/"phase": "complete"/"phase": "installing"/' ` + paths.Record + ` && rm -f ` + paths.Complete
-	readyLimit = 2 * time.Minute
-)
+const reinstall = `sed -i 's/"phase": "complete"/"phase": "installing"/' ` + paths.Record + ` && rm -f ` + paths.Complete
 
 func releases(t *testing.T, test func(t *testing.T, release string)) {
 	t.Helper()
 	for _, release := range []string{"bookworm", "trixie"} {
 		t.Run(release, func(t *testing.T) { test(t, release) })
 	}
-}
-
-// startTarget starts the target and demands success.
-func startTarget(t *testing.T, g *ground.Ground) time.Duration {
-	t.Helper()
-	result := g.Run(t, start)
-	if result.Code != 0 {
-		t.Fatalf("%s = %d\n%s\n%s", start, result.Code, result.Err, journal(t, g))
-	}
-	return result.Took
-}
-
-func journal(t *testing.T, g *ground.Ground) string {
-	t.Helper()
-	return g.Run(t, "journalctl -b -o short-monotonic --no-hostname -u 'unbounded-*' | tail -n 80").Out
 }
 
 // running is what an unchanged retry must leave as it is.

@@ -1,0 +1,6 @@
+//go:build cluster && !fault
+
+package bootstrap
+
+// full is whether the host is rebooted after every stage, or after some.
+const full = false
