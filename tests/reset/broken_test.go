@@ -68,7 +68,7 @@ var broken = []struct {
 	},
 	{
 		name: "/etc is read-only", sample: true, says: []string{"/etc", "Read-only file system"}, fails: paths.ResetMachinesUnit,
-		harm: "mount --bind /etc /etc && mount -o remount,bind,ro /etc", undo: "umount /etc",
+		harm: "mount --bind /etc /etc && mount -o remount,bind,ro /etc", undo: "umount --lazy /etc", // something of the host may have a file open there
 	},
 	{
 		name: "half of the tree is gone",
