@@ -34,6 +34,9 @@ func remove(_ context.Context, env *stage.Env) error {
 	if err := restoreLive(env, image); err != nil {
 		return err
 	}
+	if err := restoreHidden(env, image); err != nil {
+		return err
+	}
 	return image.Discard()
 }
 

@@ -88,6 +88,18 @@ func TestRemove(t *testing.T) {
 			before: set(sysctlFile, "theirs = 1\n"),
 		},
 		{
+			name: "after a reboot, which has not read the file that was there before",
+			before: all(set(sysctlFile, "net.ipv4.conf.all.log_martians = 1\nno.such.key = 1\nnet.ipv4.conf.*.theirs = 1\n"),
+				set("/proc/sys/net/ipv4/conf/all/log_martians", "1\n")),
+			between: all(reboot, set("/proc/sys/net/ipv4/conf/all/log_martians", "0\n")),
+		},
+		{
+			name:    "not rebooted, and a value of that file was changed since",
+			before:  all(set(sysctlFile, "net.ipv4.conf.all.log_martians = 1\n"), set("/proc/sys/net/ipv4/conf/all/log_martians", "1\n")),
+			between: set("/proc/sys/net/ipv4/conf/all/log_martians", "0\n"),
+			differs: map[string]string{"/proc/sys/net/ipv4/conf/all/log_martians": "0\n"},
+		},
+		{
 			name: "a link is gone since",
 			between: func(t *testing.T, root string) {
 				t.Helper()
