@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"syscall"
 
 	"unbounded/internal/durable"
 	"unbounded/internal/paths"
@@ -30,9 +29,6 @@ func remove(_ context.Context, env *stage.Env) error {
 	}
 	for _, path := range all {
 		removed, err := durable.Remove(paths.At(env.Root, path))
-		if errors.Is(err, syscall.ENOTEMPTY) {
-			return fmt.Errorf("%w, and none of ours: move it away, then reset again", err)
-		}
 		if err != nil {
 			return err
 		}

@@ -165,10 +165,14 @@ func Remove(path string) (removed bool, err error) {
 	return true, SyncDir(filepath.Dir(path))
 }
 
-// remedy adds to an error about path what root is kept by from changing it, flags of the file or of its folder.
+// remedy adds to an error about path what to do about it: root is kept from changing a file by flags of it or of
+// its folder, and a folder with something in it is in the place of what we make.
 func remedy(path string, err error) error {
-	if errors.Is(err, syscall.EPERM) {
+	switch {
+	case errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("%w: see `lsattr -d %s %s`", err, filepath.Dir(path), path)
+	case errors.Is(err, syscall.ENOTEMPTY):
+		return fmt.Errorf("%w, and none of ours: move it away", err)
 	}
 	return err
 }

@@ -71,46 +71,70 @@ func (e *HeldError) Error() string {
 
 // Take takes the lifecycle lock of the host below root at once, or says who holds it (*HeldError).
 func Take(root string, mode Mode) (*Lock, error) {
+	held, err := try(root, mode)
+	if held == nil && err == nil {
+		err = heldBy(root)
+	}
+	return held, err
+}
+
+// try takes the lock; nothing and no error is that somebody else holds it.
+func try(root string, mode Mode) (*Lock, error) {
 	path := paths.At(root, paths.Lock)
 	if err := durable.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
 	file := flock.New(path) // opens with O_CLOEXEC: no child inherits it
-	try := file.TryRLock
+	take := file.TryRLock
 	if mode == Exclusive {
-		try = file.TryLock
+		take = file.TryLock
 	}
-	got, err := try()
+	got, err := take()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
 	}
 	if !got {
-		return nil, errors.Join(&HeldError{path, Holders(paths.At(root, "/proc"), path)}, file.Close())
+		return nil, file.Close()
 	}
 	return &Lock{file}, nil
 }
 
+func heldBy(root string) *HeldError {
+	path := paths.At(root, paths.Lock)
+	return &HeldError{path, Holders(paths.At(root, "/proc"), path)}
+}
+
 // Wait is Take that tries until limit has passed, or ctx ends. Each time that the lock is held by others than
-// before, waiting is told of them. The error at the end is the last *HeldError.
+// before, waiting is told of them. The error at the end is a *HeldError.
 func Wait(ctx context.Context, root string, mode Mode, limit time.Duration, waiting func(*HeldError)) (*Lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond) // flock(2) has no event for a lock that becomes free
 	defer tick.Stop()
+	look := time.NewTicker(time.Second) // to find the holders takes a walk over all processes
+	defer look.Stop()
 	last := ""
-	for {
-		held, err := Take(root, mode)
-		var other *HeldError
-		if err == nil || !errors.As(err, &other) {
-			return held, err
-		}
+	tell := func() *HeldError {
+		other := heldBy(root)
 		if now := other.Error(); now != last {
 			last = now
 			waiting(other)
 		}
+		return other
+	}
+	for first := true; ; first = false {
+		held, err := try(root, mode)
+		if held != nil || err != nil {
+			return held, err
+		}
+		if first {
+			tell()
+		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return nil, tell()
+		case <-look.C:
+			tell()
 		case <-tick.C:
 		}
 	}
