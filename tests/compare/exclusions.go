@@ -41,6 +41,7 @@ func Exclusions() []Exclusion {
 		{Class: "sysctls", Object: "fs/*-nr", Reason: "a count that moves by itself"},
 		{Class: "sysctls", Object: "fs/quota/syncs", Reason: "a count that moves by itself"},
 		{Class: "sysctls", Object: "net/netfilter/nf_conntrack_count", Reason: "a count that moves by itself"},
+		{Class: "sysctls", Object: "kernel/pty/nr", Reason: "a count that moves by itself"},
 		{Class: "sysctls", Object: "kernel/ns_last_pid", Reason: "a count that moves by itself"},
 		{Class: "sysctls", Object: "kernel/random/*", Reason: "random, or of this boot"},
 
