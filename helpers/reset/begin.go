@@ -50,7 +50,7 @@ func begin(ctx context.Context, env *stage.Env) error {
 	defer manager.Close()
 	if proc.Unit("/proc", os.Getpid()) == paths.ResetBeginUnit {
 		if follows, err := endFollows(ctx, manager); err != nil || !follows {
-			env.Log.Info("the end of a reset is not waiting for this: another reset is ending, or has ended")
+			env.Log.Info("%s does not wait for this: another reset is ending, or a stage was started by hand; nothing is begun", paths.ResetReleaseUnit)
 			return err
 		}
 	}
