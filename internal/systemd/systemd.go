@@ -13,10 +13,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
@@ -200,7 +203,7 @@ func (m *Manager) do(ctx context.Context, f func(context.Context, *session) erro
 func (s *session) lost(err error) bool {
 	var answer dbus.Error
 	if !errors.As(err, &answer) {
-		return !s.alive()
+		return !s.alive() || broken(err)
 	}
 	switch answer.Name {
 	case "org.freedesktop.DBus.Error.NoReply", "org.freedesktop.DBus.Error.Disconnected",
@@ -209,6 +212,16 @@ func (s *session) lost(err error) bool {
 	}
 	// systemd's name is activatable by a program that always fails.
 	return strings.HasPrefix(answer.Name, "org.freedesktop.DBus.Error.Spawn.")
+}
+
+// broken tells whether err is that of a socket whose other end has gone: the session learns of it a moment later.
+func broken(err error) bool {
+	for _, gone := range []error{syscall.EPIPE, syscall.ECONNRESET, io.EOF, net.ErrClosed} {
+		if errors.Is(err, gone) {
+			return true
+		}
+	}
+	return false
 }
 
 // named puts our errors in front of the manager's words, whose text differs between versions.

@@ -1,7 +1,13 @@
 package systemd
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
 	"testing"
 
 	"github.com/godbus/dbus/v5"
@@ -163,5 +169,25 @@ func TestFromBus(t *testing.T) {
 	want := Properties{ActiveState: "active", Job: 12, InvocationID: "ab01", MainPID: 5, DropInPaths: []string{"/d"}, ExecMainStatus: 3, ConditionResult: true}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Properties{})); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A call whose bus goes away under it says so in the words of the socket, before the session knows.
+func TestBroken(t *testing.T) {
+	write := &net.OpError{Op: "write", Net: "unix", Err: os.NewSyscallError("write", syscall.EPIPE)}
+	for _, test := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"written to a bus that has gone", fmt.Errorf("read properties of a.service: %w", write), true},
+		{"read from one", io.EOF, true},
+		{"closed by ourselves", net.ErrClosed, true},
+		{"an answer", errors.New("no such unit"), false},
+		{"out of time", context.DeadlineExceeded, false},
+	} {
+		if got := broken(test.err); got != test.want {
+			t.Errorf("%s: broken(%v) = %v, want %v", test.name, test.err, got, test.want)
+		}
 	}
 }

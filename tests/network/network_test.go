@@ -28,8 +28,10 @@ import (
 func TestMain(m *testing.M) { os.Exit(host.Main(m)) }
 
 const (
-	start   = "systemctl start " + paths.NetworkUnit
-	reset   = "systemctl start " + paths.ResetNetworkUnit
+	start = "systemctl start " + paths.NetworkUnit
+	// mark is what the beginning of a whole reset does: that of one stage does not.
+	mark    = `sed -i 's/"phase": "[a-z]*"/"phase": "resetting"/' ` + paths.Record
+	reset   = mark + " && systemctl start " + paths.ResetNetworkUnit
 	program = paths.DefaultRoot + "/current/unbounded-network"
 	image   = paths.Before + "/network.json"
 )
@@ -227,7 +229,7 @@ func TestRefused(t *testing.T) {
 	h := boot(t, "bookworm")
 	must(t, h, start)
 	must(t, h, "mkdir /etc/wireguard; "+nodes)
-	must(t, h, "systemctl start "+paths.ResetMachinesUnit)
+	must(t, h, mark+" && systemctl start "+paths.ResetMachinesUnit)
 	h.WriteFile(t, paths.SystemdDir+"/"+paths.MachineUnit("kube2"), host.File{Content: "[Service]\nExecStart=/bin/sleep infinity\n"})
 	h.MustRun(t, "systemctl daemon-reload")
 	before := h.MustRun(t, have)
