@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -100,6 +101,17 @@ nft add chain inet operator input { type filter hook input priority 0 ; }
 nft add rule inet operator input tcp dport 22 accept
 `
 
+// operators makes it, and waits for the last thing that the kernel adds of its own accord: IPv6 is configured by a worker.
+func operators(t *testing.T) {
+	t.Helper()
+	run(t, host)
+	for end := time.Now().Add(10 * time.Second); !strings.Contains(state(t)["ip -6 route show table all"], "local 2001:db8::1 dev eth0"); {
+		if time.Now().After(end) {
+			t.Fatal("the kernel made no local route to 2001:db8::1")
+		}
+	}
+}
+
 // hostNames are what it has of a node's names.
 const hostNames = `
 ip link add wg51877 type veth peer name theirs
@@ -158,7 +170,7 @@ func TestRemove(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		t.Run(map[bool]string{true: "noted", false: "by name"}[known], func(t *testing.T) {
 			n := namespace(t)
-			run(t, host)
+			operators(t)
 			if known {
 				run(t, hostNames)
 			}
@@ -219,7 +231,7 @@ func TestRuleOfTheHost(t *testing.T) {
 // Killed after one of the removals, the next run ends where an undisturbed one does.
 func TestRemoveCutOff(t *testing.T) {
 	n := namespace(t)
-	run(t, host)
+	operators(t)
 	want := state(t)
 	was := Before{Has: func(string) bool { return false }, Part: func(nft.Part) bool { return false }}
 	for count := 1; ; count += 3 {

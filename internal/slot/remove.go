@@ -279,7 +279,7 @@ func (r *Removal) debris(context.Context) error {
 	}
 	err := r.remove(unixExport+r.name, nspawnRun+"propagate/"+r.name)
 	if errors.Is(err, syscall.ENOTEMPTY) {
-		r.log.Notice("%v, ignoring: it is gone when the host reboots", err)
+		r.log.Notice("%s is not empty and stays until the host reboots", nspawnRun+"propagate/"+r.name)
 		return nil
 	}
 	return err

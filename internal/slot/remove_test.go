@@ -231,7 +231,7 @@ func TestRemove(t *testing.T) {
 		},
 		{
 			name: "killed, with something bound into it", have: fake{state: "inactive"}, files: []string{nspawnRun + "propagate/kube1/x"},
-			says: []string{"propagate/kube1: directory not empty, ignoring"}, again: true,
+			says: []string{"propagate/kube1 is not empty and stays"}, again: true,
 		},
 		{
 			name: "machined's notes, while it answers", have: fake{state: "inactive"},
