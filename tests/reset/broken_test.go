@@ -50,7 +50,9 @@ var broken = []struct {
 		after: "grep -q precious /srv/data/canary && rm -r /srv/data",
 	},
 	{
-		name:  "file systems one on another in the tree",
+		// The lower one is shared with the operator's folder, and unmounting what hides it would unmount it there too.
+		name: "file systems one on another in the tree", fails: paths.ResetTreesUnit, says: []string{tree + "/var/lib/volume"},
+		undo:  "umount " + tree + "/var/lib/volume && umount " + tree + "/var/lib/volume",
 		harm:  "mkdir -p /srv/data " + tree + "/var/lib/volume && echo precious >/srv/data/canary && for i in 1 2; do mount --bind /srv/data " + tree + "/var/lib/volume; done; mount -t tmpfs -o ro x " + tree + "/opt",
 		after: "grep -q precious /srv/data/canary && rm -r /srv/data",
 	},
