@@ -64,7 +64,7 @@ var broken = []struct {
 		after: "grep -q precious /srv/data/canary && rm -r /srv/data",
 	},
 	{
-		name: "the tree is a mount point", fails: "",
+		name: "the tree is a mount point", fails: paths.ResetTreesUnit, says: []string{tree, "umount -R"}, undo: "umount -R " + tree,
 		harm:  "mkdir /srv/data && echo precious >/srv/data/canary && systemctl stop " + paths.MachineUnit("kube1") + " && mount --bind /srv/data " + tree,
 		after: "grep -q precious /srv/data/canary && rm -r /srv/data",
 	},
