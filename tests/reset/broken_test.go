@@ -115,7 +115,7 @@ var broken = []struct {
 	{
 		name: "there is no record", harm: "rm " + paths.Record, says: []string{"no install record"},
 	},
-	{name: "the configuration is gone", harm: "cp -p " + paths.Config + " /root/config && rm -r " + paths.ConfigDir, after: "mkdir -p -m 700 " + paths.ConfigDir + " && mv /root/config " + paths.Config},
+	{name: "the configuration is gone", harm: "cp -p " + paths.Config + " /root/config && rm -r " + paths.ConfigDir, after: "mkdir -p -m 755 " + paths.ConfigDir + " && mv /root/config " + paths.Config},
 }
 
 // unitHarm is a shell line that puts lines into a unit; unitUndo takes them away.
