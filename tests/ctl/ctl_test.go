@@ -210,6 +210,8 @@ func TestUninstall(t *testing.T) {
 		expect(t, h, program+" uninstall --yes", 78, "still active: unbounded-boot.service", "systemctl stop")
 		h.MustRun(t, "systemctl stop unbounded-boot; systemctl enable unbounded-boot")
 		expect(t, h, program+" uninstall </dev/null", 64)
+		// What the boot unit had begun may still be saying why it failed.
+		h.Await(t, limit, "test -z \"$(systemctl list-units --no-legend --state=active,activating,deactivating 'unbounded-*')\"")
 
 		said := expect(t, h, "printf 'yes\n' | script -qec '"+program+" uninstall' /dev/null", 0, "units removed", paths.DefaultRoot+"/doc/notes.md", "kept: ")
 		left := h.MustRun(t, "find /opt/unbounded /etc/unbounded /usr/local/lib/systemd -type f -o -type l 2>/dev/null || true")
