@@ -38,6 +38,7 @@ func TestReboots(t *testing.T) {
 	}
 	began := time.Now()
 	g := ground.Boot(t, ground.Options{Host: host.Options{Overlay: operator()}})
+	g.SeesReboots(t)
 	before := compare.Take(t, g.Host)
 	forward, back := paths.StageUnits(slot), paths.ResetUnits()
 	if !full {

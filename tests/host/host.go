@@ -312,6 +312,15 @@ func (h *Host) WaitReboot(t T) {
 	}
 }
 
+// SeesReboots lets the units of the product tell one boot of the host from another. Without it those with
+// ProtectControlGroups= see, in the fresh /proc that this directive gives them, the boot id of the machine, which does
+// not reboot: the host is a container. A test that reboots between a bootstrap and a reset needs it.
+func (h *Host) SeesReboots(t T) {
+	t.Helper()
+	h.WriteFile(t, "/etc/systemd/system/unbounded-.service.d/boot.conf", File{Content: "[Service]\nProtectControlGroups=no\n"})
+	h.MustRun(t, "systemctl daemon-reload")
+}
+
 // PowerOff shuts the host down in order. On boots it again.
 func (h *Host) PowerOff(t T) {
 	t.Helper()

@@ -9,7 +9,6 @@ import (
 	"unbounded/internal/paths"
 	"unbounded/tests/compare"
 	"unbounded/tests/ground"
-	"unbounded/tests/host"
 )
 
 // The host of an operator, with his docker, firewall, swap and daemon.json, is his again: after a complete node with
@@ -52,9 +51,7 @@ func TestGivenBackOverReboot(t *testing.T) {
 			return // TestGivenBack is a sample of it
 		}
 		g := boot(t, release)
-		// These hosts are containers: with a fresh /proc, as this directive gives it, the boot id is the machine's, which does not reboot.
-		g.WriteFile(t, paths.SystemdDir+"/unbounded-.service.d/boot.conf", host.File{Content: "[Service]\nProtectControlGroups=no\n"})
-		g.MustRun(t, "systemctl daemon-reload")
+		g.SeesReboots(t)
 		before := compare.Take(t, g.Host)
 		install(t, g)
 		g.MustRun(t, network)
