@@ -10,18 +10,23 @@ import (
 	"unbounded/internal/systemd"
 )
 
-func admit(ctx context.Context, env *stage.Env) error {
-	prefix, err := installed.Prefix()
-	if err != nil {
-		return err
+// admit is the verb, for a service to which systemd has given the folder credentials, or none.
+func admit(credentials string) stage.Func {
+	return func(ctx context.Context, env *stage.Env) error {
+		prefix, err := installed.Prefix()
+		if err != nil {
+			return err
+		}
+		r, err := admission.Admit(ctx, admission.Request{
+			Root: env.Root, Prefix: prefix, Credentials: credentials, Slots: slots{}, Say: env.Log.Info,
+		})
+		if err != nil {
+			return err
+		}
+		env.Log = env.Log.With(journal.FieldInstall, r.InstallID)
+		env.Log.Info("admitted: machine %s, phase %s", r.MachineName, r.Phase)
+		return nil
 	}
-	r, err := admission.Admit(ctx, admission.Request{Root: env.Root, Prefix: prefix, Slots: slots{}})
-	if err != nil {
-		return err
-	}
-	env.Log = env.Log.With(journal.FieldInstall, r.InstallID)
-	env.Log.Info("admitted: machine %s, phase %s", r.MachineName, r.Phase)
-	return nil
 }
 
 func complete(ctx context.Context, env *stage.Env) error {

@@ -1,6 +1,7 @@
 // Command admission makes this host ours, or refuses, and marks the end of an installation.
 //
-// The verb admit runs as unbounded-admit.service, before anything else. It writes the install
+// The verb admit runs as unbounded-admit.service, before anything else. It reads the operator's configuration, or
+// without that file the service's credential unbounded.config. It writes the install
 // record, /run/unbounded/admitted.json and the marker that the conditions of the stages look at,
 // and removes the note of an earlier failure; when it refuses it writes nothing.
 //
@@ -10,11 +11,15 @@
 // The verb remove runs as unbounded-reset-state.service and takes away what an attempt left of these, but for the record.
 package main
 
-import "unbounded/internal/stage"
+import (
+	"os"
+
+	"unbounded/internal/stage"
+)
 
 func main() {
 	stage.MainVerbs("unbounded-admission", map[string]stage.Verb{
-		"admit":    {Needs: stage.LockOnly, Do: admit},
+		"admit":    {Needs: stage.LockOnly, Do: admit(os.Getenv("CREDENTIALS_DIRECTORY"))},
 		"complete": {Needs: stage.LockOnly, Do: complete},
 		"remove":   {Needs: stage.Resetting, Do: remove},
 	})

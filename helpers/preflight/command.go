@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"unbounded/internal/admission"
 	"unbounded/internal/check"
 	"unbounded/internal/check/remote"
 	"unbounded/internal/config"
@@ -26,17 +27,15 @@ Looks whether this host can become a node, and changes nothing.
 
 // command is what the operator asked for.
 type command struct {
-	config         string
+	config         string // "": where admission finds it
+	credentials    string // folder of credentials that systemd has given; "" without one
 	output         string
 	ignore         []string
 	failOnWarnings bool
 }
 
 func parse(args []string, configFile string) (command, error) {
-	c := command{config: paths.Config, output: "text"}
-	if configFile != "" {
-		c.config = configFile
-	}
+	c := command{config: configFile, output: "text"}
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&c.config, "config", c.config, "")
@@ -65,10 +64,11 @@ func parse(args []string, configFile string) (command, error) {
 }
 
 // runCheck is the verb check. It returns the exit status.
-func runCheck(args []string, configFile string, stdout, stderr io.Writer) exit.Status {
+func runCheck(args []string, configFile, credentials string, stdout, stderr io.Writer) exit.Status {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	c, err := parse(args, configFile)
+	c.credentials = credentials
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		_, err = io.WriteString(stdout, usage)
@@ -95,9 +95,20 @@ func runCheck(args []string, configFile string, stdout, stderr io.Writer) exit.S
 	return exit.OK
 }
 
+// systemCredentials are those that the host was booted with.
+const systemCredentials = "/run/credentials/@system"
+
+func (c command) read(root string) ([]byte, error) {
+	if c.config != "" {
+		return os.ReadFile(c.config)
+	}
+	data, _, err := admission.Read(root, c.credentials, paths.At(root, systemCredentials))
+	return data, err
+}
+
 // run looks at the host below root, once.
 func (c command) run(ctx context.Context, root string) (check.Report, error) {
-	data, err := os.ReadFile(c.config)
+	data, err := c.read(root)
 	if err != nil {
 		return check.Report{}, err
 	}

@@ -22,7 +22,7 @@ import (
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "check" {
-		os.Exit(int(runCheck(os.Args[2:], os.Getenv("UNBOUNDED_AGENT_CONFIG_FILE"), os.Stdout, os.Stderr)))
+		os.Exit(int(runCheck(os.Args[2:], os.Getenv("UNBOUNDED_AGENT_CONFIG_FILE"), os.Getenv("CREDENTIALS_DIRECTORY"), os.Stdout, os.Stderr)))
 	}
 	patience, err := time.ParseDuration(os.Getenv("UNBOUNDED_PREFLIGHT_WAIT"))
 	if err != nil {

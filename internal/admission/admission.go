@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 
@@ -23,20 +22,23 @@ import (
 
 // Request is what an attempt asks for.
 type Request struct {
-	Root   string
-	Prefix string // where our programs are
-	Slots  Slots
+	Root        string
+	Prefix      string // where our programs are
+	Credentials string // the folder of credentials that systemd has given to this service; "" without one
+	Slots       Slots
+	// Say is told where the configuration is from. May be nil.
+	Say func(format string, args ...any)
 }
 
 // Admit decides about the configuration of the host, writes the record where the host is
 // new, and leaves the admitted configuration and the marker for the stages behind.
 // A refusal has exit.Refused; a host that cannot be inspected is an ordinary error.
 func Admit(ctx context.Context, request Request) (record.Record, error) {
-	data, identity, err := readConfig(request.Root)
+	data, asked, err := configuration(request)
 	if err != nil {
 		return record.Record{}, err
 	}
-	r, err := settle(ctx, request, identity)
+	r, err := settle(ctx, request, asked)
 	if err != nil {
 		return r, err
 	}
@@ -66,33 +68,18 @@ func hand(ctx context.Context, root string, data []byte) error {
 	})
 }
 
-func readConfig(root string) ([]byte, record.Identity, error) {
-	path := paths.At(root, paths.Config)
-	data, err := durable.Read(path, config.MaxSize+1)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, record.Identity{}, exit.As(exit.Refused, fmt.Errorf("%s is missing: write the node's configuration there, mode 0600", path))
-	}
-	if errors.Is(err, durable.ErrNotFile) {
-		return nil, record.Identity{}, exit.As(exit.Refused, fmt.Errorf("%w: remove it and write the node's configuration there, mode 0600", err))
-	}
-	if err != nil {
-		return nil, record.Identity{}, err
-	}
-	identity, err := config.ParseIdentity(data, config.ReadHost(root))
-	return data, identity, err
-}
-
 // settle finds or makes the record of this installation. Two first starts may race: the
 // slower one meets the other's record, or the other's work, and then looks again.
-func settle(ctx context.Context, request Request, identity record.Identity) (record.Record, error) {
+// With asked nil the record is there.
+func settle(ctx context.Context, request Request, asked *record.Identity) (record.Record, error) {
 	store := record.Open(request.Root)
 	id, persistent, err := machineID(request.Root)
 	if err != nil {
 		return record.Record{}, err
 	}
 	r, err := store.Load()
-	if errors.Is(err, record.ErrNone) {
-		r, err = own(ctx, request, store, identity, id, persistent)
+	if errors.Is(err, record.ErrNone) && asked != nil {
+		r, err = own(ctx, request, store, *asked, id, persistent)
 		if !errors.Is(err, record.ErrExists) {
 			return r, err
 		}
@@ -101,7 +88,7 @@ func settle(ctx context.Context, request Request, identity record.Identity) (rec
 	if err != nil {
 		return r, record.Refuse(err)
 	}
-	if err := check(request.Root, r, identity, id); err != nil {
+	if err := check(request.Root, r, asked, id); err != nil {
 		return r, exit.As(exit.Refused, err)
 	}
 	if r.MachineID != "" || !persistent {
@@ -137,21 +124,25 @@ func existing(found []string) error {
 	return exit.As(exit.Refused, fmt.Errorf("existing deployment without an install record: %s; %s", strings.Join(found, ", "), record.ResetRemedy))
 }
 
-// check holds an existing record against what is asked for: the rows of the admission table.
-func check(root string, r record.Record, identity record.Identity, machineID string) error {
+// check holds an existing record against what is asked for: the rows of the admission table. With asked nil
+// that is whatever is there.
+func check(root string, r record.Record, asked *record.Identity, machineID string) error {
 	if r.Phase == record.Resetting {
 		return record.RefuseResetting()
 	}
 	if r.MachineID != "" && machineID != "" && r.MachineID != machineID {
 		return fmt.Errorf("install record is of machine-id %s, this host is %s (a cloned disk?); %s", r.MachineID, machineID, record.ResetRemedy)
 	}
-	if r.MachineName != identity.MachineName {
-		return fmt.Errorf("this host is installed as MachineName %q, the configuration says %q; %s", r.MachineName, identity.MachineName, record.ResetRemedy)
-	}
-	if r.ConfigFingerprint == identity.Fingerprint() {
+	if asked == nil {
 		return nil
 	}
-	return fmt.Errorf("%s; %s", difference(recorded(root, r), identity.Inputs()), record.ResetRemedy)
+	if r.MachineName != asked.MachineName {
+		return fmt.Errorf("this host is installed as MachineName %q, the configuration says %q; %s", r.MachineName, asked.MachineName, record.ResetRemedy)
+	}
+	if r.ConfigFingerprint == asked.Fingerprint() {
+		return nil
+	}
+	return fmt.Errorf("%s; %s", difference(recorded(root, r), asked.Inputs()), record.ResetRemedy)
 }
 
 // recorded is what the record's fingerprint was made of: from the record, or, for one of

@@ -18,7 +18,7 @@ func Look(ctx context.Context, request Request, identity record.Identity) (recor
 	}
 	r, err := record.Open(request.Root).Load()
 	if err == nil {
-		return r, exit.As(exit.Refused, check(request.Root, r, identity, id))
+		return r, exit.As(exit.Refused, check(request.Root, r, &identity, id))
 	}
 	if !errors.Is(err, record.ErrNone) {
 		return r, record.Refuse(err)

@@ -11,6 +11,7 @@ import "path/filepath"
 const (
 	Config       = "/etc/unbounded/agent/config.json"
 	ConfigDir    = "/etc/unbounded/agent"
+	Credential   = "unbounded.config" // name of the systemd credential that Config may come from instead
 	RegistryAuth = "/etc/unbounded/agent/registry-auth.json"
 	Admitted     = "/run/unbounded/admitted.json"
 	Run          = "/run/unbounded"
