@@ -9,6 +9,11 @@
 // the record's phase to complete, then writes the marker.
 //
 // The verb remove runs as unbounded-reset-state.service and takes away what an attempt left of these, but for the record.
+//
+//	unbounded-admission check [--config FILE] [--prefix DIR]
+//
+// says, at any time and from anywhere, whether admit would admit this host with the programs below DIR, and with FILE for the
+// configuration: exit status 0, or admit's with its reason. It needs root, takes no lock, and writes nothing.
 package main
 
 import (
@@ -18,6 +23,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "check" {
+		os.Exit(int(runCheck(os.Args[2:], os.Stdout, os.Stderr)))
+	}
 	stage.MainVerbs("unbounded-admission", map[string]stage.Verb{
 		"admit":    {Needs: stage.LockOnly, Do: admit(os.Getenv("CREDENTIALS_DIRECTORY"))},
 		"complete": {Needs: stage.LockOnly, Do: complete},

@@ -95,14 +95,11 @@ func runCheck(args []string, configFile, credentials string, stdout, stderr io.W
 	return exit.OK
 }
 
-// systemCredentials are those that the host was booted with.
-const systemCredentials = "/run/credentials/@system"
-
 func (c command) read(root string) ([]byte, error) {
 	if c.config != "" {
 		return os.ReadFile(c.config)
 	}
-	data, _, err := admission.Read(root, c.credentials, paths.At(root, systemCredentials))
+	data, _, err := admission.Read(root, c.credentials, paths.At(root, paths.SystemCredentials))
 	return data, err
 }
 

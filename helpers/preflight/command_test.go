@@ -66,7 +66,7 @@ func TestRead(t *testing.T) {
 	}
 	named, given := put(filepath.Join(root, "named"), "named"), filepath.Dir(put(filepath.Join(root, "own", paths.Credential), "given"))
 	expect(command{}, "", exit.Refused)
-	put(filepath.Join(paths.At(root, systemCredentials), paths.Credential), "booted with")
+	put(filepath.Join(paths.At(root, paths.SystemCredentials), paths.Credential), "booted with")
 	expect(command{}, "booted with", exit.OK)
 	expect(command{credentials: given}, "given", exit.OK)
 	put(paths.At(root, paths.Config), "file")

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -76,6 +77,22 @@ func Take(root string, mode Mode) (*Lock, error) {
 		err = heldBy(root)
 	}
 	return held, err
+}
+
+// Look tells whether Take would get the shared lock (nil), or who holds it (*HeldError). It makes no file: without one
+// nobody holds it.
+func Look(root string) error {
+	file := flock.New(paths.At(root, paths.Lock), flock.SetFlag(os.O_RDONLY))
+	got, err := file.TryRLock()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return errors.Join(fmt.Errorf("lock %s: %w", file.Path(), err), file.Close())
+	case !got:
+		return errors.Join(heldBy(root), file.Close())
+	}
+	return file.Close()
 }
 
 // try takes the lock; nothing and no error is that somebody else holds it.

@@ -56,6 +56,29 @@ func TestTake(t *testing.T) {
 	}
 }
 
+func TestLook(t *testing.T) {
+	root := t.TempDir()
+	if err := Look(root); err != nil {
+		t.Errorf("Look() without a lock = %v", err)
+	}
+	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
+		t.Errorf("Look() made %v, %v", entries, err)
+	}
+	for mode, ok := range map[Mode]bool{Shared: true, Exclusive: false} {
+		held, err := Take(root, mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, other := errors.AsType[*HeldError](Look(root))
+		if other == ok {
+			t.Errorf("Look() beside mode %v: held by another %v, want %v", mode, other, !ok)
+		}
+		if err := held.Release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A holder is found by its descriptor: /proc/locks would miss this child, which inherited it.
 func TestHeldErrorNamesHolder(t *testing.T) {
 	root := t.TempDir()

@@ -77,12 +77,13 @@ const (
 
 // What is not ours: the host's, and in the machine the units of a node.
 const (
-	MachineID      = "/etc/machine-id"
-	SystemBus      = "/run/dbus/system_bus_socket"
-	MachinedUnit   = "systemd-machined.service"
-	NetworkdUnit   = "systemd-networkd.service"
-	KubeletUnit    = "kubelet.service"
-	ContainerdUnit = "containerd.service"
+	MachineID         = "/etc/machine-id"
+	SystemCredentials = "/run/credentials/@system" // those that the host was booted with
+	SystemBus         = "/run/dbus/system_bus_socket"
+	MachinedUnit      = "systemd-machined.service"
+	NetworkdUnit      = "systemd-networkd.service"
+	KubeletUnit       = "kubelet.service"
+	ContainerdUnit    = "containerd.service"
 )
 
 // Firewalls are the units of distributions that load packet-filter rules, at boot and when they are reloaded. Most
