@@ -1,4 +1,5 @@
-// Command unboundedctl is for operators of a host: it resets the host, and takes the product off it.
+// Command unboundedctl is for operators: it resets a host and takes the product off it, and makes the documents
+// with which image-based hosts become nodes at their first boot.
 //
 // What it asks systemd to do goes on without it: it can be stopped, killed or lose its terminal at any time.
 //
@@ -40,6 +41,8 @@ const usage = `usage: unboundedctl COMMAND [OPTION...]
 
   reset      give this host back as it was before it became a node
   uninstall  remove programs, units and configuration, once the host is reset
+  ignition   print the Ignition document that makes an image-based host a node
+  butane     print the same for Butane
   help       print this
 
 options of reset:
@@ -48,6 +51,8 @@ options of reset:
 options of uninstall:
   --yes          do not ask
   --keep-config  leave /etc/unbounded/agent/config.json and registry-auth.json
+
+options of ignition and butane: see unboundedctl ignition --help
 `
 
 // options are what the commands can be told.
@@ -66,6 +71,9 @@ func (p *program) run(ctx context.Context, args []string) exit.Status {
 	if len(args) == 0 {
 		p.complain("%s", usage)
 		return exit.Usage
+	}
+	if args[0] == "ignition" || args[0] == "butane" {
+		return p.report(p.generate(ctx, args[0], args[1:]))
 	}
 	var options options
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
@@ -95,7 +103,11 @@ func (p *program) run(ctx context.Context, args []string) exit.Status {
 		p.complain("unboundedctl: %s takes no argument %q\n\n%s", args[0], flags.Arg(0), usage)
 		return exit.Usage
 	}
-	err := command(ctx, options)
+	return p.report(command(ctx, options))
+}
+
+// report says how a command has ended, in words and as a status.
+func (p *program) report(err error) exit.Status {
 	if err == nil {
 		return exit.OK
 	}

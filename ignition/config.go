@@ -1,0 +1,156 @@
+package ignition
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"unbounded/internal/config"
+)
+
+// anyHost stands for the host, which is not known yet: its name may become MachineName.
+var anyHost = config.Host{Hostname: "host"} //nolint:gochecknoglobals // a constant but for its type
+
+var credentialName = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+
+// check reports on the configuration and is its source, with the image in it.
+func (c Config) check(image string, report *Report) Source {
+	ways := 0
+	for _, given := range []bool{c.Inline != nil, c.Source.URL != "", c.Credential != ""} {
+		if given {
+			ways++
+		}
+	}
+	if ways != 1 {
+		what := isMissing
+		if ways > 1 {
+			what = "is given in more than one way"
+		}
+		report.fail("config", what, fixConfigOne)
+		return Source{}
+	}
+	if c.Inline == nil && image != "" {
+		report.fail("root-image", "cannot be set", fixImage)
+	}
+	switch {
+	case c.Credential != "":
+		if !credentialName.MatchString(c.Credential) {
+			report.fail("config-credential", "is not the name of a credential", fixCredential)
+		}
+		return Source{}
+	case c.Source.URL != "":
+		c.Source.check("config-url", fixHash, report)
+		if u, err := url.Parse(c.Source.URL); err == nil && u.Scheme == "http" {
+			report.warn("config-url", overHTTP, fixHTTPS)
+		}
+		return c.Source
+	}
+	return Source{Content: c.inline(image, report)}
+}
+
+// inline checks a configuration as the host will, and says what of it is secret.
+func (c Config) inline(image string, report *Report) []byte {
+	data := c.Inline
+	if image != "" {
+		var err error
+		if data, err = setImage(data, image); err != nil {
+			report.fail("config", err.Error(), "")
+			return nil
+		}
+	}
+	checked, err := config.Parse(data, anyHost)
+	var problems config.Problems
+	switch {
+	case errors.As(err, &problems):
+		for _, p := range problems {
+			report.fail(at(p.Path), p.What, p.Fix)
+		}
+		return nil
+	case err != nil:
+		report.fail("config", err.Error(), "")
+		return nil
+	}
+	for _, notice := range checked.Notices {
+		report.warn("config", strings.TrimPrefix(notice, "config: "), "")
+	}
+	for _, path := range secrets(data, checked) {
+		report.warn(at(path), inClear, fixSecret)
+	}
+	if signed(checked.Image) {
+		report.warn(at("OCIImage"), maySign, fixSecret)
+	}
+	for _, artifact := range []config.Artifact{config.Kubernetes, config.Containerd, config.Runc, config.CNI, config.Crictl} {
+		if s := checked.Downloads[artifact]; signed(s.URL) || signed(s.BaseURL) {
+			report.warn(at("Downloads."+string(artifact)), maySign, fixSecret)
+		}
+	}
+	return data
+}
+
+func at(path string) string {
+	if path == "" {
+		return "config"
+	}
+	return "config." + path
+}
+
+// secrets are the paths of what a configuration holds in clear.
+func secrets(data []byte, c *config.Config) []string {
+	var found []string
+	if c.Token != "" {
+		path := "Kubelet.Auth.BootstrapToken"
+		var file struct {
+			Kubelet struct{ BootstrapToken string }
+		}
+		if json.Unmarshal(data, &file) == nil && strings.TrimSpace(file.Kubelet.BootstrapToken) != "" {
+			path = "Kubelet.BootstrapToken"
+		}
+		found = append(found, path)
+	}
+	if len(c.Kubeconfig) > 0 {
+		found = append(found, "Kubelet.KubeconfigData")
+	}
+	if c.Exec != nil && len(c.Exec.Env) > 0 {
+		found = append(found, "Kubelet.Auth.ExecCredential.Env")
+	}
+	return found
+}
+
+// signed tells whether a URL holds what may be a credential. References of images are none.
+func signed(text string) bool {
+	if !strings.Contains(text, "://") {
+		return false
+	}
+	u, err := url.Parse(strings.ReplaceAll(text, "%s", "x"))
+	return err != nil || u.User != nil || u.RawQuery != ""
+}
+
+// setImage is a configuration with another OCIImage. Everything else stays as it is written.
+func setImage(data []byte, image string) ([]byte, error) {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(data, &keys); err != nil {
+		return nil, errors.New("is not a JSON document") // the error may show a secret
+	}
+	const key = "OCIImage"
+	for have := range keys {
+		if strings.EqualFold(have, key) { // as encoding/json takes it
+			delete(keys, have)
+		}
+	}
+	if keys == nil {
+		keys = map[string]json.RawMessage{}
+	}
+	var err error
+	if keys[key], err = json.Marshal(image); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	err = encoder.Encode(keys)
+	return out.Bytes(), err
+}

@@ -1,0 +1,194 @@
+// Package ignition makes the document that turns an image-based host into a node at its first boot: an Ignition
+// configuration, or the Butane form of the same.
+//
+// It is a pure function: Build makes a Document of an Input and reports on it, and the document's methods write it
+// down, the same bytes every time. Nothing is read, fetched or asked.
+//
+// On the host the document places what make install places on others: the programs in a slot below the prefix,
+// all unit files, and the list of both that `unboundedctl uninstall` goes by; and beyond that the
+// configuration of the node and the enablement of unbounded-boot.service.
+//
+// A document has two parts. The product is the same for a whole fleet; the rest is what a host is given. When it is
+// written compact, the product is one compressed resource that Ignition merges (spec: ignition.config.merge): user data is
+// often limited to 16 KiB, and the unit files alone are twice that.
+package ignition
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"unbounded/internal/paths"
+	"unbounded/units"
+)
+
+// Input is all that a document is made of.
+type Input struct {
+	Prefix   string // where programs go: absolute, clean
+	Programs []Program
+	Config   Config
+
+	RootImage    string // in place of the configuration's OCIImage, if not ""
+	BootComplete bool   // the system's boot-complete.target waits for the node
+	Files        []File // more files for the host
+}
+
+// Program is a program of the product.
+type Program struct {
+	Name   string
+	Source Source
+}
+
+// Config says where the host gets its configuration from: exactly one of these.
+type Config struct {
+	Inline     []byte // the configuration itself
+	Source     Source // fetched by Ignition
+	Credential string // the name of a systemd credential
+}
+
+// File is a file that is placed on the host.
+type File struct {
+	Path   string
+	Mode   int
+	Source Source
+}
+
+// Source is where the bytes of a file come from: Content or URL.
+type Source struct {
+	Content []byte
+	URL     string
+	Gzip    bool   // what URL gives is compressed
+	SHA256  string // of the file, uncompressed, in hex; "" is not verified
+}
+
+// Document is what is placed on a host, by part.
+type Document struct {
+	product, host part
+}
+
+// part is some of what a document places, each sorted by name.
+type part struct {
+	files []File
+	links []link
+	units []unit
+}
+
+type link struct{ path, target string }
+
+type unit struct {
+	name    string
+	content string
+	enabled bool
+	dropIns []dropIn
+}
+
+type dropIn struct{ name, content string }
+
+const (
+	slot = "slots/blue" // below the prefix; what make install fills
+
+	// CredentialName is the credential in which a host looks for its configuration.
+	CredentialName = "unbounded.config"
+	// CredentialDropIn gives admission that credential.
+	CredentialDropIn = "10-credential.conf"
+
+	bootCompleteUnit     = "unbounded-boot-complete.service"
+	bootCompleteRequires = paths.SystemdDir + "/boot-complete.target.requires/"
+	manifest             = "manifest" // below the prefix (internal/installed)
+)
+
+// Build makes the document. It is nil when the report has errors.
+func Build(in Input) (*Document, Report) {
+	var report Report
+	config := in.check(&report)
+	if report.Failed() {
+		return nil, report
+	}
+	rendered, err := units.Rendered(in.Prefix)
+	if err != nil {
+		report.fail("", err.Error(), "")
+		return nil, report
+	}
+	in.checkPrograms(rendered, &report)
+	if report.Failed() {
+		return nil, report
+	}
+	d := new(Document)
+	for _, name := range slices.Sorted(maps.Keys(rendered)) {
+		d.product.units = append(d.product.units, unit{name: name, content: rendered[name], enabled: name == paths.BootUnit})
+	}
+	for _, p := range in.Programs {
+		d.product.files = append(d.product.files, File{path.Join(in.Prefix, slot, p.Name), 0o755, p.Source})
+	}
+	d.product.links = []link{
+		{paths.MultiUserWants + "/" + paths.BootUnit, paths.SystemdDir + "/" + paths.BootUnit},
+		{in.Prefix + "/current", slot},
+		{in.Prefix + "/last-good", slot},
+	}
+	d.host.files = append(d.host.files, in.Files...)
+	if len(config.Content) > 0 || config.URL != "" {
+		d.host.files = append(d.host.files, File{paths.Config, 0o600, config})
+	}
+	if in.Config.Credential != "" {
+		d.host.units = []unit{{name: paths.AdmitUnit, dropIns: []dropIn{{CredentialDropIn, loadCredential(in.Config.Credential)}}}}
+	}
+	if in.BootComplete {
+		d.host.links = []link{{bootCompleteRequires + bootCompleteUnit, paths.SystemdDir + "/" + bootCompleteUnit}}
+	}
+	d.product.files = append(d.product.files, File{in.Prefix + "/" + manifest, 0o644, Source{Content: in.manifest(d)}})
+	d.product.sort()
+	d.host.sort()
+	return d, report
+}
+
+// loadCredential is the drop-in that hands a credential of the system on to admission.
+func loadCredential(name string) string {
+	source := CredentialName
+	if name != CredentialName {
+		source += ":" + name
+	}
+	return "# The configuration of the node.\n[Service]\nLoadCredential=" + source + "\n"
+}
+
+// manifest lists what the document places of the product, as make install does.
+func (in Input) manifest(d *Document) []byte {
+	var all []string
+	for _, f := range d.product.files {
+		all = append(all, f.Path)
+	}
+	for _, u := range d.product.units {
+		all = append(all, paths.SystemdDir+"/"+u.name)
+	}
+	for _, u := range d.host.units {
+		for _, d := range u.dropIns {
+			all = append(all, paths.SystemdDir+"/"+u.name+".d/"+d.name)
+		}
+	}
+	all = append(all, in.Prefix+"/current", in.Prefix+"/last-good")
+	for _, l := range d.host.links {
+		all = append(all, l.path)
+	}
+	slices.Sort(all)
+	return []byte(strings.Join(all, "\n") + "\n")
+}
+
+func (p *part) sort() {
+	slices.SortFunc(p.files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(p.links, func(a, b link) int { return strings.Compare(a.path, b.path) })
+}
+
+// whole is both parts as one.
+func (d *Document) whole() part {
+	all := part{
+		files: slices.Concat(d.product.files, d.host.files),
+		links: slices.Concat(d.product.links, d.host.links),
+		units: slices.Clone(d.product.units),
+	}
+	for _, u := range d.host.units {
+		at := slices.IndexFunc(all.units, func(have unit) bool { return have.name == u.name })
+		all.units[at].dropIns = u.dropIns
+	}
+	all.sort()
+	return all
+}
