@@ -107,8 +107,8 @@ func alone(ctx context.Context, env *stage.Env, manager units, limit time.Durati
 	}
 }
 
-// cancel stops the unit of the boot, then the target, then the stages, the last first: so none of those that wait
-// for another starts meanwhile.
+// cancel stops the unit of the boot and who waits for that, then the target, then the stages, the last first: so none of
+// those that wait for another starts meanwhile.
 func cancel(ctx context.Context, env *stage.Env, manager units) error {
 	loaded, err := manager.ListUnits(ctx, "unbounded-*.service", "unbounded-*.target")
 	if err != nil {
@@ -135,21 +135,22 @@ func cancel(ctx context.Context, env *stage.Env, manager units) error {
 }
 
 // ofBootstrap are those of the loaded units that a bootstrap, or a repave, consists of, in the order in which they are to be
-// stopped. The daemon is not of them: it may be who asked for the reset, and is stopped when the record says so.
+// stopped. The daemon is not of them: it may be who asked for the reset, and is stopped when the record says so. Nor is what
+// starts the unit of the boot on hosts with the system extension: stopped, it would be started again at once.
 func ofBootstrap(loaded map[string]string) []string {
-	order := slices.Concat([]string{paths.BootUnit, paths.Target}, backwards(paths.StageUnits(paths.Slots()[0])))
+	order := slices.Concat([]string{paths.BootCompleteUnit, paths.BootUnit, paths.Target}, backwards(paths.StageUnits(paths.Slots()[0])))
 	rank := func(unit string) int {
 		if at := slices.Index(order, unit); at >= 0 {
 			return at
 		}
 		if strings.HasSuffix(unit, ".target") {
-			return 1
+			return slices.Index(order, paths.Target)
 		}
-		return 2
+		return slices.Index(order, paths.Target) + 1
 	}
 	var found []string
 	for unit := range loaded {
-		other := strings.HasPrefix(unit, "unbounded-reset") || unit == paths.FailedUnit ||
+		other := strings.HasPrefix(unit, "unbounded-reset") || unit == paths.FailedUnit || unit == paths.AutostartTarget ||
 			strings.HasPrefix(unit, "unbounded-agent-daemon")
 		if !other {
 			found = append(found, unit)

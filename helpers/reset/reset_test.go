@@ -78,12 +78,13 @@ func create(t *testing.T, root string, phase record.Phase) record.Record {
 func TestOrderOfStopping(t *testing.T) {
 	loaded := map[string]string{
 		paths.AdmitUnit: "inactive", paths.RootfsUnit("kube1"): "activating", paths.JoinUnit("kube1"): "inactive",
-		paths.BootUnit: "active", paths.Target: "inactive", paths.ResetTarget: "inactive", paths.ResetBeginUnit: "activating",
+		paths.BootUnit: "active", paths.BootCompleteUnit: "activating", paths.AutostartTarget: "active",
+		paths.Target: "inactive", paths.ResetTarget: "inactive", paths.ResetBeginUnit: "activating",
 		paths.FailedUnit: "activating", paths.DaemonUnit: "active", paths.RecoveryUnit: "inactive",
 		"unbounded-repave-rootfs@kube2.service": "activating",
 	}
 	want := []string{
-		paths.BootUnit, paths.Target, "unbounded-repave-rootfs@kube2.service",
+		paths.BootCompleteUnit, paths.BootUnit, paths.Target, "unbounded-repave-rootfs@kube2.service",
 		paths.JoinUnit("kube1"), paths.RootfsUnit("kube1"), paths.AdmitUnit,
 	}
 	if diff := cmp.Diff(want, ofBootstrap(loaded)); diff != "" {

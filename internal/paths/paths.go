@@ -56,7 +56,9 @@ const (
 	NetworkUnit       = "unbounded-network.service"
 	FailedUnit        = "unbounded-failed.service"
 	BootUnit          = "unbounded-boot.service"
+	BootCompleteUnit  = "unbounded-boot-complete.service"
 	Target            = "unbounded-bootstrap.target"
+	AutostartTarget   = "unbounded-autostart.target" // of the system extension: it is kept up, and wants BootUnit
 	ResetTarget       = "unbounded-reset.target"
 	DaemonUnit        = "unbounded-agent-daemon.service"
 	RecoveryUnit      = "unbounded-agent-daemon-recovery.service"

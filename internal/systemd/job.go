@@ -195,7 +195,7 @@ type holder struct {
 func (h *holder) on(ctx context.Context, s *session) {
 	if h.by != s {
 		h.by = s
-		_ = s.manager(ctx, 0, "RefUnit", h.unit).Err
+		_ = s.manager(ctx, "RefUnit", h.unit).Err
 	}
 }
 
@@ -210,11 +210,11 @@ func (h *holder) release(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 	defer cancel()
-	_ = h.by.manager(ctx, 0, "UnrefUnit", h.unit).Err // the reference ends with the connection, if not before
+	_ = h.by.manager(ctx, "UnrefUnit", h.unit).Err // the reference ends with the connection, if not before
 }
 
 // manager calls a method of the manager that the library does not have.
-func (s *session) manager(ctx context.Context, flags dbus.Flags, method string, args ...any) *dbus.Call {
+func (s *session) manager(ctx context.Context, method string, args ...any) *dbus.Call {
 	object := s.calls.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1")
-	return object.CallWithContext(ctx, "org.freedesktop.systemd1.Manager."+method, flags, args...)
+	return object.CallWithContext(ctx, "org.freedesktop.systemd1.Manager."+method, 0, args...)
 }

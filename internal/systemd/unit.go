@@ -101,7 +101,7 @@ func moment(all map[string]any, key string) time.Time {
 // ErrNoUnit is in the chain when there is no unit file.
 func (m *Manager) UnitFileState(ctx context.Context, unit string) (state string, err error) {
 	err = m.do(ctx, func(ctx context.Context, s *session) error {
-		return s.manager(ctx, 0, "GetUnitFileState", unit).Store(&state)
+		return s.manager(ctx, "GetUnitFileState", unit).Store(&state)
 	})
 	if err != nil {
 		return "", fmt.Errorf("read how %s is enabled: %w", unit, err)

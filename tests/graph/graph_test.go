@@ -109,6 +109,7 @@ func TestVerify(t *testing.T) {
 var ceilings = map[string]float64{
 	"unbounded-admit.service":          2.1,
 	"unbounded-boot.service":           1.8,
+	"unbounded-boot-complete.service":  1.8,
 	"unbounded-complete.service":       2.1,
 	"unbounded-conflicts.service":      3.3,
 	"unbounded-failed.service":         2.0,
@@ -165,7 +166,10 @@ func TestGraph(t *testing.T) {
 	if _, err := os.Stat(manager); err != nil {
 		skip(t, manager+" is missing: install systemd")
 	}
-	for target, golden := range map[string]string{paths.Target: "testdata/graph.golden", paths.ResetTarget: "testdata/reset.golden"} {
+	for target, golden := range map[string]string{
+		paths.Target: "testdata/graph.golden", paths.ResetTarget: "testdata/reset.golden",
+		paths.BootUnit: "testdata/boot.golden", paths.BootCompleteUnit: "testdata/boot-complete.golden",
+	} {
 		t.Run(target, func(t *testing.T) { compare(t, dir, manager, target, golden) })
 	}
 }
@@ -288,7 +292,7 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := slices.Concat(paths.StageUnits("kube1"), paths.ResetUnits(),
-		[]string{paths.Target, paths.ResetTarget, paths.FailedUnit, paths.BootUnit})
+		[]string{paths.Target, paths.ResetTarget, paths.FailedUnit, paths.BootUnit, paths.BootCompleteUnit})
 	for _, unit := range named {
 		if _, ok := rendered[strings.Replace(unit, "@kube1", "@", 1)]; !ok {
 			t.Errorf("internal/paths names %s, which is no unit file", unit)
