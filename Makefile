@@ -5,28 +5,30 @@ DESTDIR ?=
 UNITDIR ?= /etc/systemd/system
 CATALOGDIR ?= /usr/local/lib/systemd/catalog
 GO      ?= go
+BIN     ?= bin
+LDFLAGS ?= -s -w
 
-GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w'
+GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
 HELPERS = $(notdir $(patsubst %/,%,$(wildcard helpers/*/)))
 COMMANDS = $(notdir $(patsubst %/,%,$(wildcard cmd/*/)))
 SLOT    = $(DESTDIR)$(PREFIX)/slots/blue
 TOOLS   = $(GO) tool -modfile=scripts/tools/go.mod
 
-.PHONY: build install test fault unit demo bench lint fmt help clean
+.PHONY: build install release test fault unit demo bench lint fmt help clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 build: ## build every program into bin/
-	@mkdir -p bin
+	@mkdir -p $(BIN)
 	@for helper in $(HELPERS); do \
-		$(GOBUILD) -o bin/unbounded-$$helper ./helpers/$$helper || exit 1; \
+		$(GOBUILD) -o $(BIN)/unbounded-$$helper ./helpers/$$helper || exit 1; \
 	done
-	@for command in $(COMMANDS); do $(GOBUILD) -o bin/$$command ./cmd/$$command || exit 1; done
+	@for command in $(COMMANDS); do $(GOBUILD) -o $(BIN)/$$command ./cmd/$$command || exit 1; done
 
 install: build ## install programs below PREFIX, units into UNITDIR (DESTDIR= for packages); starts and enables nothing
 	install -d $(SLOT) $(DESTDIR)$(PREFIX)/doc $(DESTDIR)$(UNITDIR)
-	install -m 0755 bin/unbounded* $(SLOT)
+	install -m 0755 $(BIN)/unbounded* $(SLOT)
 	ln -sfn slots/blue $(DESTDIR)$(PREFIX)/current
 	ln -sfn slots/blue $(DESTDIR)$(PREFIX)/last-good
 	install -m 0644 docs/*.md LICENSE $(DESTDIR)$(PREFIX)/doc
@@ -46,6 +48,9 @@ install: build ## install programs below PREFIX, units into UNITDIR (DESTDIR= fo
 		for unit in units/*.service units/*.target; do echo $(UNITDIR)/$${unit##*/}; done; \
 		printf '%s\n' $(CATALOGDIR)/unbounded.catalog $(PREFIX)/current $(PREFIX)/last-good; \
 	} | sort -u > $$manifest.new && chmod 0644 $$manifest.new && mv $$manifest.new $$manifest
+
+release: ## make what is published, in dist/ (VERSION=v1, ARCHES="amd64 arm64"); the same to the byte each time
+	scripts/release
 
 test: ## run every level of tests (needs root; installs what is missing)
 	scripts/test
@@ -69,4 +74,4 @@ fmt: ## format the Go files
 	$(TOOLS) golangci-lint fmt
 
 clean: ## remove what build made
-	rm -rf bin
+	rm -rf bin dist
