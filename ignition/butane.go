@@ -81,7 +81,7 @@ type (
 	butaneResource struct {
 		Source       string        `yaml:"source,omitempty"`
 		Inline       string        `yaml:"inline,omitempty"`
-		Compression  string        `yaml:"compression,omitempty"`
+		Compression  *string       `yaml:"compression,omitempty"`
 		Verification *verification `yaml:"verification,omitempty"`
 	}
 	butaneSystemd struct {
@@ -134,9 +134,5 @@ func (s Source) butane() butaneResource {
 		return butaneResource{Inline: string(s.Content)}
 	}
 	r := s.resource()
-	written := butaneResource{Source: r.Source, Verification: r.Verification}
-	if r.Compression != nil {
-		written.Compression = *r.Compression
-	}
-	return written
+	return butaneResource{Source: r.Source, Compression: r.Compression, Verification: r.Verification}
 }

@@ -26,7 +26,7 @@ func (in Input) check(report *Report) Source {
 	for _, f := range in.Files {
 		at := "files[" + f.Path + "]"
 		switch {
-		case f.Path != path.Clean(f.Path) || !writable(f.Path) || f.Mode&^0o7777 != 0:
+		case f.Path != path.Clean(f.Path) || !writable(f.Path) || f.Mode&^0o777 != 0 || f.Mode == 0:
 			report.fail(at, "is not a file that can be placed", fixFile)
 		case slices.Contains(taken, f.Path), strings.HasPrefix(f.Path, path.Join(in.Prefix, slot)+"/"), isUnit(f.Path):
 			report.fail(at, "is taken", fixTaken)

@@ -110,9 +110,9 @@ func extra(text string) (ignition.File, error) {
 		key, value, _ := strings.Cut(word, "=")
 		switch {
 		case key == "mode":
-			mode, err := strconv.ParseUint(value, 8, 12)
+			mode, err := strconv.ParseUint(value, 8, 9)
 			if err != nil {
-				return file, misused("--file %s: mode %q is not an octal number", path, value)
+				return file, misused("--file %s: mode %q is not an octal number up to 0777", path, value)
 			}
 			file.Mode = int(mode)
 		case key == "sha256" && remote:

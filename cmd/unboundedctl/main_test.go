@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,6 +133,13 @@ func (h *fakeHost) lay(line string) {
 				h.t.Fatal(err)
 			}
 		}
+	case "programs": // FOLDER ARCH
+		folder, arch, _ := strings.Cut(rest, " ")
+		for _, name := range programNames(h.t) {
+			h.write(folder+"/"+name, program64(arch))
+		}
+	case "manifest": // of a release, FILE
+		h.write(rest, manifestOf(h.t))
 	default:
 		h.t.Fatalf("script: %s", line)
 	}
@@ -149,6 +157,9 @@ func (h *fakeHost) install(prefix string) {
 	h.write(paths.SystemdDir+"/unbounded-x.service", "[Service]\nExecStart="+prefix+"/current/unbounded-x converge\n")
 	h.write(prefix+"/manifest", strings.Join(listed, "\n")+"\n")
 }
+
+// size is that of a document, which changes with every unit file.
+var size = regexp.MustCompile(`(:|has) [0-9]+ bytes`)
 
 // run runs the command and returns the transcript: what it said, its status, and what became of the host.
 func (h *fakeHost) run(args []string) string {
@@ -171,9 +182,10 @@ func (h *fakeHost) run(args []string) string {
 	if h.answer == "" {
 		p.in = strings.NewReader("")
 	}
+	args = strings.Split(strings.ReplaceAll(strings.Join(args, "\n"), "ROOT", h.root), "\n")
 	status := p.run(ctx, args)
 	var transcript strings.Builder
-	transcript.WriteString(strings.ReplaceAll(h.said.String(), h.root, "ROOT"))
+	transcript.WriteString(size.ReplaceAllString(strings.ReplaceAll(h.said.String(), h.root, "ROOT"), "$1 SIZE bytes"))
 	fmt.Fprintf(&transcript, "[exit status %d]\n", status)
 	h.runs++
 	after := h.files()
