@@ -93,7 +93,6 @@ const (
 	// CredentialDropIn gives admission that credential.
 	CredentialDropIn = "10-credential.conf"
 
-	bootCompleteUnit     = "unbounded-boot-complete.service"
 	bootCompleteRequires = paths.SystemdDir + "/boot-complete.target.requires/"
 	manifest             = "manifest" // below the prefix (internal/installed)
 )
@@ -134,7 +133,7 @@ func Build(in Input) (*Document, Report) {
 		d.host.units = []unit{{name: paths.AdmitUnit, dropIns: []dropIn{{CredentialDropIn, loadCredential(in.Config.Credential)}}}}
 	}
 	if in.BootComplete {
-		d.host.links = []link{{bootCompleteRequires + bootCompleteUnit, paths.SystemdDir + "/" + bootCompleteUnit}}
+		d.host.links = []link{{bootCompleteRequires + paths.BootCompleteUnit, paths.SystemdDir + "/" + paths.BootCompleteUnit}}
 	}
 	d.product.files = append(d.product.files, File{in.Prefix + "/" + manifest, 0o644, Source{Content: in.manifest(d)}})
 	d.product.sort()

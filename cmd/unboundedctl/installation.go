@@ -95,6 +95,9 @@ func folders(i installation) []string {
 		if dir := filepath.Dir(path); strings.HasPrefix(dir, "/usr/local/lib/systemd/") { // the catalog
 			all = append(all, dir, filepath.Dir(dir))
 		}
+		if dir := filepath.Dir(path); strings.HasPrefix(dir, paths.SystemdDir+"/unbounded-") { // of drop-ins
+			all = append(all, dir)
+		}
 	}
 	slices.Sort(all)
 	all = slices.Compact(all)
