@@ -162,20 +162,25 @@ func TestSecurityCeilings(t *testing.T) {
 // came from elsewhere left out, with the golden file.
 func TestGraph(t *testing.T) {
 	dir, _ := lay(t)
-	manager := "/lib/systemd/systemd"
-	if _, err := os.Stat(manager); err != nil {
-		skip(t, manager+" is missing: install systemd")
-	}
-	for target, golden := range map[string]string{
-		paths.Target: "testdata/graph.golden", paths.ResetTarget: "testdata/reset.golden",
-		paths.BootUnit: "testdata/boot.golden", paths.BootCompleteUnit: "testdata/boot-complete.golden",
-	} {
-		t.Run(target, func(t *testing.T) { compare(t, dir, manager, target, golden) })
+	for target, golden := range goldens() {
+		t.Run(target, func(t *testing.T) { compare(t, dir, target, golden) })
 	}
 }
 
-func compare(t *testing.T, dir, manager, target, golden string) {
+// goldens are what people and boots start, and the file that has its graph.
+func goldens() map[string]string {
+	return map[string]string{
+		paths.Target: "testdata/graph.golden", paths.ResetTarget: "testdata/reset.golden",
+		paths.BootUnit: "testdata/boot.golden", paths.BootCompleteUnit: "testdata/boot-complete.golden",
+	}
+}
+
+func compare(t *testing.T, dir, target, golden string) {
 	t.Helper()
+	const manager = "/lib/systemd/systemd"
+	if _, err := os.Stat(manager); err != nil {
+		skip(t, manager+" is missing: install systemd")
+	}
 	cmd := exec.Command(manager, "--test", "--system", "--unit="+target)
 	cmd.Env = []string{"SYSTEMD_UNIT_PATH=" + dir + "/units:/lib/systemd/system", "PATH=/usr/bin:/bin"}
 	cmd.Dir = "/"
