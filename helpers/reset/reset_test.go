@@ -27,6 +27,7 @@ type fakeUnits struct {
 	active  map[string]string
 	enabled bool
 	broken  error
+	denied  error // of having failures forgotten
 	calls   []string
 	onStop  func(unit string)
 }
@@ -51,7 +52,7 @@ func (f *fakeUnits) Stop(_ context.Context, unit string) (systemd.Properties, er
 	return systemd.Properties{ActiveState: "inactive"}, nil
 }
 
-func (f *fakeUnits) ResetFailed(context.Context, string) error { return nil }
+func (f *fakeUnits) ResetFailed(context.Context, string) error { return f.denied }
 
 func newEnv(t *testing.T) (*stage.Env, *bytes.Buffer) {
 	t.Helper()
@@ -89,6 +90,19 @@ func TestOrderOfStopping(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, ofBootstrap(loaded)); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}
+
+// Some systems deny it by policy to have failures forgotten.
+func TestBeginDenied(t *testing.T) {
+	env, out := newEnv(t)
+	create(t, env.Root, record.Installing)
+	host := &fakeUnits{active: map[string]string{paths.BootUnit: "failed"}, denied: errors.New("SELinux policy denies access")}
+	if err := start(t.Context(), env, host, "/opt/x", time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.Contains(got, "policy denies access, ignoring") {
+		t.Errorf("begin says %q", got)
 	}
 }
 
