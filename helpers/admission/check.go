@@ -111,8 +111,8 @@ func (q question) samePlace(r record.Record) error {
 
 // resolved is path without links, as the record has it; path itself where there is nothing yet.
 func resolved(path string) string {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		return real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		return target
 	}
 	return filepath.Clean(path)
 }
