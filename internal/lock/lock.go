@@ -145,13 +145,13 @@ func Wait(ctx context.Context, root string, mode Mode, limit time.Duration, wait
 			return held, err
 		}
 		if first {
-			tell()
+			_ = tell()
 		}
 		select {
 		case <-ctx.Done():
 			return nil, tell()
 		case <-look.C:
-			tell()
+			_ = tell()
 		case <-tick.C:
 		}
 	}
