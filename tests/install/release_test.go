@@ -1,6 +1,5 @@
 //go:build host || cluster
 
-// Package install tests scripts/install.sh on booted hosts that have nothing of the product.
 package install
 
 import (
