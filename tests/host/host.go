@@ -277,6 +277,12 @@ func (h *Host) On(t T) {
 	h.WaitReady(t)
 }
 
+// Start boots a host that is off and returns as soon as PID 1 runs: see WaitReady.
+func (h *Host) Start(t T) {
+	t.Helper()
+	h.startBoot(t)
+}
+
 func (h *Host) startBoot(t T) {
 	t.Helper()
 	_, err := io.WriteString(h.commands, "boot\n")
