@@ -278,22 +278,23 @@ choose() {
 
 # programs puts the release into the slot, and then switches to it.
 programs() {
-	[ -n "$slot" ] || return 0
-	# The slot may be that of last-good: what is in use now is what one can go back to.
-	if usable current; then
-		point "$PREFIX/last-good" "$(readlink "$PREFIX/current")"
+	if [ -n "$slot" ]; then
+		# The slot may be that of last-good: what is in use now is what one can go back to.
+		if usable current; then
+			point "$PREFIX/last-good" "$(readlink "$PREFIX/current")"
+		fi
+		mkdir -p "$PREFIX/slots/$slot"
+		for old in "$PREFIX/slots/$slot"/unbounded*; do
+			[ -e "$new/${old##*/}" ] || rm -f "$old"
+		done
+		for program in "$new"/*; do
+			put "$program" "$PREFIX/slots/$slot/${program##*/}" 755
+		done
+		sync "$PREFIX/slots" "$PREFIX" "${PREFIX%/*}"
+		# Commit point.
+		point "$PREFIX/current" "slots/$slot"
 	fi
-	mkdir -p "$PREFIX/slots/$slot"
-	for old in "$PREFIX/slots/$slot"/unbounded*; do
-		[ -e "$new/${old##*/}" ] || rm -f "$old"
-	done
-	for program in "$new"/*; do
-		put "$program" "$PREFIX/slots/$slot/${program##*/}" 755
-	done
-	sync "$PREFIX/slots" "$PREFIX" "${PREFIX%/*}"
-	# Commit point.
-	point "$PREFIX/current" "slots/$slot"
-	usable last-good || point "$PREFIX/last-good" "slots/$slot"
+	usable last-good || point "$PREFIX/last-good" "$(readlink "$PREFIX/current")"
 }
 
 # manifest adds what is placed to the list of what uninstall removes, before it is placed.
@@ -391,7 +392,11 @@ main() {
 	files
 	configure
 	labels
-	[ -n "$changed" ] || say "everything is in place already"
+	if [ -n "$changed" ]; then
+		sync -f "$PREFIX" "$UNITS" # new folders too, before the boot service is enabled
+	else
+		say "everything is in place already"
+	fi
 	run
 }
 

@@ -112,15 +112,15 @@ func add(to *tar.Writer, path, name string, entry fs.DirEntry, change func(strin
 
 func whole(_ string, content []byte) []byte { return content }
 
-// real are the programs that small does not replace.
-var real = []string{"unbounded-admission", "unbounded-boot", "unboundedctl"}
+// kept are the programs that small does not replace.
+var kept = []string{"unbounded-admission", "unbounded-boot", "unboundedctl"}
 
 // small replaces the programs of stages by ones that have nothing to do: the bootstrap comes to its end in a second.
 func small(version string) func(string, []byte) []byte {
 	return func(path string, content []byte) []byte {
 		name, program := strings.CutPrefix(path, slots)
 		switch {
-		case program && slices.Contains(real, name):
+		case program && slices.Contains(kept, name):
 			return append(slices.Clone(content), version...) // behind what ELF describes
 		case program:
 			return []byte("#!/bin/sh\n# " + version + "\nexit 0\n")
