@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,17 +14,6 @@ import (
 	"unbounded/internal/paths"
 	"unbounded/internal/stage"
 )
-
-// plan says which packages are to be installed with manager.
-func plan(missing []packages.Need, manager string) []string {
-	var names []string
-	for _, n := range missing {
-		if name := n.Package(manager); !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
 
 func converge(ctx context.Context, env *stage.Env) error {
 	manager, found := packages.Find(env.Root)
@@ -59,9 +47,10 @@ func ensure(ctx context.Context, env *stage.Env, manager string, readOnly bool, 
 		if readOnly {
 			why = "its /usr is read-only"
 		}
-		return exit.As(exit.Refused, fmt.Errorf("the host lacks %s, and %s: add them to its image, or as a system extension", list(missing, manager), why))
+		return exit.As(exit.Refused, fmt.Errorf("the host lacks %s, and %s: %s",
+			packages.List(missing, manager), why, packages.Remedy(env.Root, packages.Packages(missing, manager))))
 	}
-	names := plan(missing, manager)
+	names := packages.Packages(missing, manager)
 	if err := install(ctx, names...); err != nil {
 		return err
 	}
@@ -70,15 +59,7 @@ func ensure(ctx context.Context, env *stage.Env, manager string, readOnly bool, 
 		return err
 	}
 	return exit.As(exit.Refused, fmt.Errorf("%s has installed %s, but the host still lacks %s: install them by hand",
-		manager, strings.Join(names, " "), list(missing, manager)))
-}
-
-func list(missing []packages.Need, manager string) string {
-	words := make([]string, len(missing))
-	for i, n := range missing {
-		words[i] = fmt.Sprintf("%s (package %s)", n.Name, n.Package(manager))
-	}
-	return strings.Join(words, ", ")
+		manager, strings.Join(names, " "), packages.List(missing, manager)))
 }
 
 func isReadOnly(path string) (bool, error) {

@@ -49,9 +49,17 @@ func (n Need) Package(manager string) string {
 
 // Missing are the needs that the host below root has not.
 func Missing(root string) ([]Need, error) {
+	return MissingBy(root, func(program string) bool {
+		_, found := run.Find(root, program)
+		return found
+	})
+}
+
+// MissingBy is Missing on a host of which has tells whether it has a program.
+func MissingBy(root string, has func(program string) bool) ([]Need, error) {
 	var missing []Need
 	for _, n := range Needs() {
-		there, err := n.there(root)
+		there, err := n.there(root, has)
 		if err != nil {
 			return nil, err
 		}
@@ -62,10 +70,9 @@ func Missing(root string) ([]Need, error) {
 	return missing, nil
 }
 
-func (n Need) there(root string) (bool, error) {
+func (n Need) there(root string, has func(program string) bool) (bool, error) {
 	if len(n.Files) == 0 {
-		_, found := run.Find(root, n.Name)
-		return found, nil
+		return has(n.Name), nil
 	}
 	for _, file := range n.Files {
 		_, err := os.Stat(paths.At(root, file))

@@ -36,6 +36,8 @@ type Host struct {
 	Units  Units // nil: systemd cannot be reached
 	// Statfs is unix.Statfs when nil.
 	Statfs func(path string, stat *unix.Statfs_t) error
+	// Label is the SELinux label of a file; its extended attribute when nil.
+	Label func(path string) (string, error)
 	// Program finds an executable by name; in the folders of the host when nil.
 	Program func(name string) bool
 }
@@ -48,6 +50,7 @@ func (h *Host) Checks() []check.Check {
 		{Name: "secret-files", Look: h.secret},
 		{Name: "host-os-configuration", Look: h.writable},
 		{Name: "executable-paths", Look: h.executable},
+		{Name: "selinux-labels", Look: h.labels},
 		{Name: "nspawn-machine-provisioning", Look: h.provisioning},
 		{Name: "nspawn-runtime", Look: h.runtime},
 		{Name: "host-packages", Look: h.packages},

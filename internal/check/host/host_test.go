@@ -193,6 +193,10 @@ func TestChecks(t *testing.T) {
 			want: check.Error, parts: []string{"/opt/unbounded is mounted noexec, at /opt"},
 		},
 		{
+			name: "noexec state", check: "executable-paths", files: map[string]string{"/var/lib/unbounded/": ""}, mounts: map[string]mount{"/var/lib/unbounded": {flags: unix.ST_NOEXEC}},
+			want: check.Warning, parts: []string{"/var/lib/unbounded is mounted noexec, at /var/lib/unbounded", "remount"},
+		},
+		{
 			name: "noexec machines, not made yet", check: "executable-paths", files: map[string]string{"/var/lib/": ""}, mounts: map[string]mount{"/var/lib": {flags: unix.ST_NOEXEC}},
 			want: check.Error, parts: []string{"/var/lib/machines is mounted noexec, at /var/lib"},
 		},
@@ -229,7 +233,11 @@ func TestChecks(t *testing.T) {
 
 		{name: "programs", check: "host-packages", want: check.OK},
 		{name: "missing, apt", check: "host-packages", set: only("apt-get", "mount", "modprobe"), want: check.Warning, parts: []string{"systemd-nspawn is missing; apt-get", "systemd-container"}},
-		{name: "missing, no manager", check: "host-packages", set: only("mount", "modprobe"), want: check.Error, parts: []string{"systemd-nspawn is missing", "no package manager"}},
+		{name: "missing, no manager", check: "host-packages", set: only("mount", "modprobe"), want: check.Error, parts: []string{"lacks systemd-nspawn, systemd-nspawn@.service", "umount (package util-linux)", "no package manager", "another image"}},
+		{
+			name: "missing, Fedora CoreOS", check: "host-packages", files: map[string]string{"/etc/os-release": "ID=fedora\nVARIANT_ID=coreos\n"},
+			set: only("mount", "umount", "mountpoint", "modprobe"), want: check.Error, parts: []string{"rpm-ostree install systemd-container"},
+		},
 		{
 			name: "missing, /usr read-only", check: "host-packages", mounts: map[string]mount{"/usr": {flags: unix.ST_RDONLY}},
 			set: only("apt-get", "mount", "modprobe"), want: check.Error, parts: []string{"no package manager"},

@@ -27,18 +27,22 @@ func (h *Host) manager() string {
 	return ""
 }
 
-// packages looks for the programs that the prerequisites stage sees to. Of the files that are none, nspawn-runtime tells.
+// packages looks for what the prerequisites stage sees to. Where that can install it, nspawn-runtime tells of what is no program;
+// where it cannot, all that is missing is one error, with what carries it.
 func (h *Host) packages(context.Context) []check.Result {
+	missing, err := packages.MissingBy(h.Root, h.has)
+	if err != nil {
+		return one(check.Fail(check.May, "programs", "%v", err))
+	}
 	manager := h.manager()
+	if manager == "" && len(missing) > 0 {
+		return one(check.Fail(check.May, "programs", "this host lacks %s, and has no package manager that could install them", packages.List(missing, "")).
+			Fix("%s", packages.Remedy(h.Root, packages.Packages(missing, ""))))
+	}
 	var results []check.Result
-	for _, need := range packages.Needs() {
-		switch {
-		case len(need.Files) > 0 || h.has(need.Name):
-		case manager != "":
+	for _, need := range missing {
+		if len(need.Files) == 0 {
 			results = append(results, check.Warn(need.Name, "%s is missing; %s will be asked to install %s", need.Name, manager, need.Package(manager)))
-		default:
-			results = append(results, check.Fail(check.May, need.Name, "%s is missing, and this host has no package manager to install it with", need.Name).
-				Fix("use a host image or a system extension that has %s", need.Provider))
 		}
 	}
 	if len(results) > 0 {
@@ -70,7 +74,7 @@ func (h *Host) runtime(ctx context.Context) []check.Result {
 		return one(check.Warn(machined, "is not installed yet"))
 	}
 	return one(check.Fail(check.May, machined, "%s is missing, and this host has no package manager to install it with", machined).
-		Fix("use a host image or a system extension that has systemd-container"))
+		Fix("%s", packages.Remedy(h.Root, []string{"systemd-container"})))
 }
 
 // active tells of units of the host that the conflicts stage will keep from running.

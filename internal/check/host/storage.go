@@ -42,20 +42,25 @@ func (h *Host) readOnly(path string) (check.Result, bool) {
 	return check.Fail(check.May, path, "%s is on a read-only file system, mounted at %s", path, mount).Fix("remount %s read-write, or mount something writable at %s", mount, path), true
 }
 
-// executable looks for noexec where programs are run from: our own, and those of the machine.
+// executable looks for noexec where programs are run from: our own, those of the machine, and those that an installer stages.
 func (h *Host) executable(context.Context) []check.Result {
 	var results []check.Result
-	for _, path := range []string{h.Prefix, paths.Machines} {
+	for _, path := range []string{h.Prefix, paths.Machines, filepath.Dir(paths.State)} {
 		there, stat, err := h.statfs(path)
 		if err != nil {
 			results = append(results, check.Fail(check.May, path, "%s cannot be looked at: %v", there, err))
 			continue
 		}
-		if stat.Flags&unix.ST_NOEXEC != 0 {
-			mount := h.mountName(there)
-			results = append(results, check.Fail(check.May, path, "%s is mounted noexec, at %s: no program can run from there", path, mount).
-				Fix("remount %s with exec, or put %s on another file system", mount, path))
+		ours := path != filepath.Dir(paths.State)                        // a stage runs programs from there
+		if stat.Flags&unix.ST_NOEXEC == 0 || !ours && len(results) > 0 { // one mount may hold all
+			continue
 		}
+		mount := h.mountName(there)
+		result := check.Fail(check.May, path, "%s is mounted noexec, at %s: no program can run from there", path, mount)
+		if !ours {
+			result = check.Warn(path, "%s is mounted noexec, at %s: install.sh stages programs there, and cannot run them", path, mount)
+		}
+		results = append(results, result.Fix("remount %s with exec, or put %s on another file system", mount, path))
 	}
 	if len(results) > 0 {
 		return results
