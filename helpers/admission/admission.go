@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"unbounded/internal/admission"
+	"unbounded/internal/exit"
 	"unbounded/internal/installed"
 	"unbounded/internal/journal"
 	"unbounded/internal/stage"
@@ -20,6 +22,9 @@ func admit(credentials string) stage.Func {
 		r, err := admission.Admit(ctx, admission.Request{
 			Root: env.Root, Prefix: prefix, Credentials: credentials, Slots: slots{}, Say: env.Log.Info,
 		})
+		if credentials != "" && errors.Is(err, admission.ErrNoConfig) {
+			return exit.As(exit.Failed, err) // systemd passes over a credential that is not there: it may come yet
+		}
 		if err != nil {
 			return err
 		}
