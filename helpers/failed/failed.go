@@ -100,6 +100,17 @@ func unsaid(noted time.Time, all []stage) (first stage, why string) {
 	return first, why
 }
 
+// hint is what to look for where systemd could not start the program of a stage.
+func hint(status int32) string {
+	switch status {
+	case 203:
+		return "/EXEC (the program is missing, or systemd may not execute it: its mode, a noexec mount, its SELinux label)"
+	case 243:
+		return "/CREDENTIALS (what LoadCredential= names is missing)"
+	}
+	return ""
+}
+
 // killed says what ended a stage that could not say it; nothing for one that ended by itself or was stopped.
 func killed(p systemd.Properties) string {
 	switch p.Result {
@@ -122,7 +133,7 @@ func killed(p systemd.Properties) string {
 			return ""
 		}
 		if p.ExecMainStatus >= 200 { // systemd's own
-			return fmt.Sprintf("could not be executed: status %d", p.ExecMainStatus)
+			return fmt.Sprintf("could not be executed: status %d%s", p.ExecMainStatus, hint(p.ExecMainStatus))
 		}
 		return fmt.Sprintf("crashed with status %d", p.ExecMainStatus)
 	case "success", "exec-condition":

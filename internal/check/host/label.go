@@ -12,14 +12,16 @@ import (
 	"unbounded/internal/paths"
 )
 
-// unexecuted are types of files that PID 1 does not execute by the policies of the distributions: those of data. Programs get them
-// when they are placed below such a folder, or by somebody who knows no labels. A type that is not here may be one that
-// the operator has made for it.
-var unexecuted = map[string]bool{
-	"admin_home_t": true, "container_file_t": true, "container_var_lib_t": true, "default_t": true, "etc_t": true,
-	"file_t": true, "home_root_t": true, "mnt_t": true, "root_t": true, "tmp_t": true, "unlabeled_t": true,
-	"user_home_dir_t": true, "user_home_t": true, "user_tmp_t": true, "var_log_t": true, "var_run_t": true, "var_t": true,
-	"var_lib_t": true,
+// ofData tells whether files of this SELinux type are data that PID 1 does not execute by the policies of the distributions.
+// Programs get such a type when they are placed below a folder that has it, or by somebody who knows no labels. A type that
+// is not here may be one that the operator has made for it.
+func ofData(kind string) bool {
+	switch kind {
+	case "admin_home_t", "container_file_t", "container_var_lib_t", "default_t", "etc_t", "file_t", "home_root_t", "mnt_t", "root_t",
+		"tmp_t", "unlabeled_t", "user_home_dir_t", "user_home_t", "user_tmp_t", "var_lib_t", "var_log_t", "var_run_t", "var_t":
+		return true
+	}
+	return false
 }
 
 // labelType is the type of a label, user:role:type:level; "unlabeled_t", as the kernel takes it, of a file without one.
@@ -54,7 +56,7 @@ func (h *Host) labels(context.Context) []check.Result {
 			results = append(results, check.Warn(path, "its label cannot be read: %v", err))
 			continue
 		}
-		if kind := labelType(label); unexecuted[kind] && !told[kind] { // one of each: usually all have the same
+		if kind := labelType(label); ofData(kind) && !told[kind] { // one of each: usually all have the same
 			told[kind] = true
 			results = append(results, check.Warn(path, "%s has the SELinux type %s, which systemd may not execute: its unit would fail with status 203", path, kind).
 				Fix("restorecon -RFv %s, and if that changes nothing first semanage fcontext -a -t bin_t '%s(/.*)?'", h.Prefix, h.Prefix))
