@@ -31,6 +31,9 @@ func (p *program) placed(options options) (installation, error) {
 	if i.prefix, err = installed.PrefixOf(self); err != nil {
 		return i, exit.As(exit.Refused, err)
 	}
+	if err := p.files(i.prefix, options); err != nil {
+		return i, err
+	}
 	all, err := installed.Manifest(p.root, i.prefix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return i, exit.As(exit.Refused, fmt.Errorf("%w; install this release over it, then uninstall", err))
@@ -54,6 +57,22 @@ func (p *program) placed(options options) (installation, error) {
 		i.config = []string{paths.Config, paths.RegistryAuth}
 	}
 	return i, nil
+}
+
+// files refuses what is no files of this host: a system extension lies over /usr, which is read-only while it does.
+func (p *program) files(prefix string, options options) error {
+	images, merged, err := installed.Extension(p.root, prefix)
+	if err != nil || !merged {
+		return err
+	}
+	hints := []string{"rm -r " + strings.Join(images, " "), "systemd-sysext refresh"}
+	if len(images) == 0 { // the system's image brings it, or nothing does any more
+		hints = hints[1:]
+	}
+	if !options.keepConfig {
+		hints = append(hints, "rm -f "+paths.Config+" "+paths.RegistryAuth)
+	}
+	return exit.As(exit.Refused, &hinted{fmt.Errorf("%s comes with a system extension, which is taken off as a whole", prefix), hints})
 }
 
 // unit tells whether path is a unit file.

@@ -61,6 +61,7 @@ func TestScripts(t *testing.T) {
 type fakeHost struct {
 	t         *testing.T
 	root      string
+	prefix    string // of the program
 	answer    string
 	user      int
 	interrupt bool
@@ -76,7 +77,7 @@ type fakeHost struct {
 func newHost(t *testing.T) *fakeHost {
 	t.Helper()
 	return &fakeHost{
-		t: t, root: t.TempDir(), stages: map[string]systemd.Properties{}, doing: map[string]string{},
+		t: t, root: t.TempDir(), prefix: paths.DefaultRoot, stages: map[string]systemd.Properties{}, doing: map[string]string{},
 		units: map[string]systemd.Properties{}, active: map[string]string{},
 	}
 }
@@ -147,6 +148,7 @@ func (h *fakeHost) lay(line string) {
 
 // install lays out what make install places below prefix.
 func (h *fakeHost) install(prefix string) {
+	h.prefix = prefix
 	listed := []string{
 		prefix + "/slots/blue/unboundedctl", prefix + "/slots/blue/unbounded-x", prefix + "/doc/operations.md", prefix + "/current",
 		paths.SystemdDir + "/unbounded-x.service", paths.SystemdDir + "/unbounded-x.target", "/usr/local/lib/systemd/catalog/unbounded.catalog",
@@ -173,7 +175,7 @@ func (h *fakeHost) run(args []string) string {
 	p := &program{
 		in: strings.NewReader(h.answer), terminal: h.answer != "", out: &h.said, err: &h.said,
 		root: h.root, user: h.user, hostname: func() (string, error) { return "node-1", nil },
-		self:    func() (string, error) { return "/opt/unbounded/slots/blue/unboundedctl", nil },
+		self:    func() (string, error) { return h.prefix + "/slots/blue/unboundedctl", nil },
 		connect: func(context.Context) (manager, error) { return h, nil },
 		logged: func(_ context.Context, unit string, _ time.Time) ([]string, error) {
 			return []string{"lines of", unit}, nil
