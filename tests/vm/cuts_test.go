@@ -38,12 +38,7 @@ func TestPowerCuts(t *testing.T) {
 	if full() {
 		starts, resets = fullStarts, fullResets
 	}
-	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("UNBOUNDED_SEED"), strconv.FormatUint(rand.Uint64(), 10)), 10, 64)
-	if err != nil {
-		t.Fatalf("UNBOUNDED_SEED: %v", err)
-	}
-	t.Logf("UNBOUNDED_SEED=%d", seed)
-	c := &cutter{VM: vm.Boot(t, vm.Options{StandIn: true}), random: rand.New(rand.NewPCG(seed, 0))}
+	c := &cutter{VM: vm.Boot(t, vm.Options{StandIn: true}), random: seeded(t)}
 
 	clean := c.look(t)
 	c.Freeze(t, "clean")
@@ -62,6 +57,17 @@ func TestPowerCuts(t *testing.T) {
 			c.cuts(t, work{target: paths.ResetTarget, from: "node", takes: reset, times: resets, want: clean})
 		})
 	}
+}
+
+// seeded gives the moments of a run.
+func seeded(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("UNBOUNDED_SEED"), strconv.FormatUint(rand.Uint64(), 10)), 10, 64)
+	if err != nil {
+		t.Fatalf("UNBOUNDED_SEED: %v", err)
+	}
+	t.Logf("UNBOUNDED_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // cutter is a machine whose power is cut.
@@ -164,18 +170,24 @@ func (c *cutter) cut(t *testing.T, target string, within time.Duration) (took ti
 	return 0, false
 }
 
-// phase is what the record says, which has to be valid if there is one.
+// phase is what the record says.
 func (c *cutter) phase(t *testing.T) record.Phase {
+	t.Helper()
+	return c.record(t).Phase
+}
+
+// record is the record, which has to be valid if there is one.
+func (c *cutter) record(t *testing.T) record.Record {
 	t.Helper()
 	text := c.MustRun(t, "if test -e "+paths.Record+"; then cat "+paths.Record+"; else echo none; fi")
 	if text == "none\n" {
-		return ""
+		return record.Record{}
 	}
 	r, err := record.Parse([]byte(text))
 	if err != nil {
 		t.Errorf("the record: %v\n%q", err, text)
 	}
-	return r.Phase
+	return r
 }
 
 func (c *cutter) journal(t *testing.T) string {

@@ -27,6 +27,7 @@ import (
 	"strings"
 	"time"
 
+	"unbounded/internal/paths"
 	"unbounded/tests/ground"
 	"unbounded/tests/host"
 )
@@ -38,11 +39,17 @@ type Options struct {
 	// The image has little in it, and what stands in for containerd and kubelet makes a Node at once: a
 	// start that takes minutes with the real ones takes seconds.
 	StandIn bool
+
+	// The machine is one of an image, as tests/image makes them: without product, configuration and machine-id.
+	// It stays off: see VM.Ignite.
+	Image bool
 }
 
 // VM is a virtual machine with all that it needs to become a node.
 type VM struct {
 	Ground *ground.Ground // what stands beside the machine; its own host stays off
+
+	changes map[string]any // to the ground's configuration
 
 	kernel string
 	disk   string // what the machine boots from now
@@ -63,6 +70,8 @@ const (
 
 	// What a distribution does of its own accord, at midnight say, would be in the way.
 	idle = "systemd.mask=timers.target systemd.mask=e2scrub_reap.service"
+
+	commandLine = "console=ttyS0 quiet net.ifnames=0 panic=-1 " + idle
 )
 
 // agentUnit is the unit of the agent. It asks for nothing, so it is there early.
@@ -86,7 +95,7 @@ func Boot(t host.T, options Options) *VM {
 		t.Fatalf("make a virtual machine: %v", err)
 	}
 	v.Fresh(t)
-	if !options.Host.Off {
+	if !options.Host.Off && !options.Image {
 		v.On(t)
 	}
 	return v
@@ -109,19 +118,23 @@ func create(t host.T, options Options) (*VM, error) {
 		"/etc/systemd/system/sysinit.target.wants/ground-agent.service": {Link: "../ground-agent.service"},
 		"/etc/fstab": {Content: "/dev/vda / ext4 defaults 0 0\n"},
 	}
-	for path, file := range options.Host.Overlay {
-		overlay[path] = file
+	if options.Image {
+		options.Host = imaged(options.Host)
 	}
+	maps.Copy(overlay, options.Host.Overlay)
 	options.Host.Overlay, options.Host.Off = overlay, true
-	v := &VM{Ground: ground.Boot(t, options.Options), kernel: kernel}
+	v := &VM{Ground: ground.Boot(t, options.Options), kernel: kernel, changes: options.Config}
 	if err := os.Mkdir(v.path(""), 0o755); err != nil {
 		return nil, err
 	}
 	root := filepath.Join(v.Ground.Dir, "root")
 	if options.StandIn {
-		changes := v.standIn(t)
-		maps.Copy(changes, options.Config)
-		v.Ground.WriteConfig(t, changes)
+		v.changes = v.standIn(t)
+		maps.Copy(v.changes, options.Config)
+		v.Ground.WriteConfig(t, v.changes)
+	}
+	if options.Image {
+		v.Ground.WriteFile(t, filepath.Dir(filepath.Dir(paths.Config)), host.File{Absent: true})
 	}
 	v.agent, err = new(net.ListenConfig).Listen(t.Context(), "unix", v.path("agent"))
 	if err != nil {
@@ -228,7 +241,7 @@ func (v *VM) arguments() []string {
 		"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-accel", "tcg,thread=multi", "-cpu", "qemu64", "-smp", "2", "-m", memory,
 		"-kernel", filepath.Join(v.kernel, "vmlinuz"), "-initrd", filepath.Join(v.kernel, "initrd"),
-		"-append", "console=ttyS0 quiet net.ifnames=0 panic=-1 " + idle,
+		"-append", commandLine,
 		"-chardev", "file,id=console,append=on,path=" + filepath.Join(v.Ground.Dir, "console.log"), "-serial", "chardev:console",
 		"-drive", "if=virtio,format=qcow2,cache=writeback,discard=unmap,file=" + v.disk,
 		"-netdev", "tap,id=net,script=no,downscript=no,ifname=" + link, "-device", "virtio-net-pci,netdev=net",

@@ -211,7 +211,14 @@ func register(client *http.Client, given wire.Kubelet) error {
 	if err != nil {
 		return err
 	}
-	status := map[string]any{"nodeInfo": map[string]any{"machineID": strings.TrimSpace(string(id))}}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return err
+	}
+	status := map[string]any{
+		"nodeInfo":   map[string]any{"machineID": strings.TrimSpace(string(id)), "bootID": strings.TrimSpace(string(boot))},
+		"conditions": []any{map[string]any{"type": "Ready", "status": "True"}},
+	}
 	node := map[string]any{
 		"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": given.Node}, "status": status,
 	}

@@ -1,0 +1,200 @@
+//go:build vm
+
+package vm_test
+
+import (
+	"bytes"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"unbounded/internal/paths"
+	"unbounded/tests/ground"
+	"unbounded/tests/host"
+	"unbounded/tests/serve"
+	"unbounded/tests/vm"
+)
+
+// programsAddress is where Ignition fetches the product's programs from.
+const programsAddress = host.OutsideIP + ":9000"
+
+// An image-based machine becomes a node at its first boot, by a document that Ignition carries out in the initramfs, with
+// nobody touching it. After a reboot it is Ready again, and no unit of ours has run.
+func TestFirstBoot(t *testing.T) {
+	v := vm.Boot(t, vm.Options{Image: true, StandIn: !full()})
+	doc, _ := document(t, v)
+	v.Ignite(t, doc)
+	began := time.Now()
+	complete(t, v)
+	first := ready(t, v, "")
+	t.Logf("Ready %v after Ignition", time.Since(began).Round(time.Second))
+	for _, row := range []struct{ script, want string }{
+		{"stat -c '%a %U' " + paths.Config, "600 root\n"},
+		{"findmnt -no OPTIONS --target /usr | cut -d, -f1", "ro\n"},
+		{"findmnt -n " + paths.MachineID, ""},
+		{"systemctl show -P ActiveState -P Result " + paths.BootUnit, "success\ninactive\n"},
+	} {
+		if got := v.Run(t, row.script).Out; got != row.want {
+			t.Errorf("%s = %q, want %q", row.script, got, row.want)
+		}
+	}
+
+	v.PowerOff(t)
+	v.On(t)
+	ready(t, v, first)
+	if got := v.MustRun(t, "systemctl show -P ConditionResult -P ActiveState "+paths.BootUnit); got != "inactive\nno\n" {
+		t.Errorf("%s after the reboot: %q, want it skipped", paths.BootUnit, got)
+	}
+	if ran := v.MustRun(t, ran); ran != "" {
+		t.Errorf("what ran after the reboot:\n%s", ran)
+	}
+}
+
+// ran lists what of ours has had a process in this boot: units that are loaded, and whoever wrote to the journal. What
+// the machine's own unit runs to refresh the machine's devices is part of that unit's start.
+const ran = `systemctl show --all 'unbounded*' -p Id -p ExecMainStartTimestampMonotonic | awk -F= '
+	$1 == "Id" { id = $2 }
+	$1 == "ExecMainStartTimestampMonotonic" && $2 != 0 { print id }'
+	journalctl -b -o json --output-fields=_EXE,_CMDLINE,MESSAGE | grep '"_EXE":"` + paths.DefaultRoot + `' |
+		grep -v '"_CMDLINE":"[^"]* refresh kube1"' || true`
+
+// document is what an operator has unboundedctl make for the machine, with the programs to be fetched from a server beside it.
+func document(t *testing.T, v *vm.VM) ([]byte, *serve.Server) {
+	t.Helper()
+	product, err := host.Product()
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := filepath.Join(product, paths.DefaultRoot, "slots/blue")
+	server := serve.Start(t, v.Ground.Host, programsAddress, http.FileServer(http.Dir(programs)))
+	ctl := exec.CommandContext(t.Context(), filepath.Join(programs, "unboundedctl"), "ignition",
+		"--config", "-", "--binaries", programs, "--base-url", "http://"+programsAddress)
+	var out, errs bytes.Buffer
+	ctl.Stdin, ctl.Stdout, ctl.Stderr = bytes.NewReader(v.Config(t)), &out, &errs
+	if err := ctl.Run(); err != nil {
+		t.Fatalf("%v: %v\n%s", ctl.Args, err, &errs)
+	}
+	t.Logf("unboundedctl ignition: %s", &errs)
+	return out.Bytes(), server
+}
+
+// How many cuts there are in a first boot that Ignition is through with: UNBOUNDED_FAULT=full makes all.
+const sampleFirsts, fullFirsts = 1, 5
+
+// firstTakes is about what a first boot takes after Ignition.
+const firstTakes = 50 * time.Second
+
+// The power goes in the middle of a first boot, after Ignition. Later boots have no Ignition, and the first of them ends
+// what was begun, as the same installation.
+func TestFirstBootPowerCuts(t *testing.T) {
+	times := sampleFirsts
+	if full() {
+		times = fullFirsts
+	}
+	c := &cutter{VM: vm.Boot(t, vm.Options{Image: true, StandIn: true}), random: seeded(t)}
+	doc, server := document(t, c.VM)
+
+	// The next boot has another machine-id, and is still this installation.
+	t.Run("before machine-id is committed", func(t *testing.T) {
+		c.Ignite(t, doc, "systemd.mask=systemd-machine-id-commit.service")
+		c.MustRun(t, "timeout 240 sh -c 'until test -e "+paths.Admitted+"; do sleep 1; done'; findmnt "+paths.MachineID)
+		before := c.record(t)
+		if before.MachineID != "" {
+			t.Errorf("the record has machine-id %s, which is not on the disk", before.MachineID)
+		}
+		c.Cut(t)
+		c.ends(t, before.InstallID)
+	})
+	t.Run("at any moment", func(t *testing.T) {
+		c.Fresh(t)
+		c.Ignite(t, doc)
+		c.Freeze(t, "ignited")
+		within := firstTakes
+		for n := range times {
+			c.Thaw(t, "ignited")
+			after := time.Duration(c.random.Int64N(int64(within)))
+			// The moment itself is what is random here.
+			select {
+			case <-time.After(after):
+				t.Logf("cut %d of %d after %v", n+1, times, after.Round(time.Millisecond))
+			case result := <-c.Begin(t, "until test -e "+paths.Complete+"; do sleep 1; done"):
+				within = result.Took
+				t.Logf("cut %d of %d right after the end", n+1, times)
+			}
+			c.Cut(t)
+			c.ends(t, "")
+		}
+	})
+	// That is the distribution's affair: its mark is still there, so it begins again. Our document lets it.
+	t.Run("in Ignition", func(t *testing.T) {
+		if !full() {
+			t.Skip("takes minutes: UNBOUNDED_FAULT=full runs it")
+		}
+		c.Fresh(t)
+		server.Forget()
+		c.BeginIgnition(t, doc)
+		const some = 10 // of the programs
+		for deadline := time.Now().Add(readyLimit); len(server.Requests()) < some; <-time.After(100 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("Ignition has asked for %d programs", len(server.Requests()))
+			}
+		}
+		c.Cut(t)
+		c.Ignite(t, doc)
+		complete(t, c.VM)
+	})
+}
+
+// ends boots the machine after a cut, and has it become a node by itself. The installation is the one whose record has
+// survived, and the one that is given.
+func (c *cutter) ends(t *testing.T, id string) {
+	t.Helper()
+	c.Ground.Cluster.Kubectl(t, "delete", "node", ground.NodeName, "--ignore-not-found")
+	c.On(t)
+	if id == "" {
+		id = c.record(t).InstallID
+	}
+	complete(t, c.VM)
+	ready(t, c.VM, "")
+	got := c.record(t)
+	if id != "" && got.InstallID != id {
+		t.Errorf("the installation is %s, and was %s", got.InstallID, id)
+	}
+	if want := strings.TrimSpace(c.MustRun(t, "cat "+paths.MachineID)); got.MachineID != want {
+		t.Errorf("the record has machine-id %q, the machine %q", got.MachineID, want)
+	}
+	c.Cut(t)
+}
+
+// complete waits until the machine says that it is a node.
+func complete(t *testing.T, v *vm.VM) {
+	t.Helper()
+	const limit = "480"
+	if result := v.Run(t, "timeout "+limit+" sh -c 'until test -e "+paths.Complete+"; do sleep 1; done'"); result.Code != 0 {
+		t.Fatalf("not a node after %s s\n%s", limit, v.Run(t, "systemctl status --no-pager "+paths.BootUnit+"; journalctl -b -o short-monotonic --no-hostname -u 'unbounded-*' | tail -n 60").Out)
+	}
+}
+
+// ready waits until the cluster says that the node is Ready in another boot than one before, and tells the boot.
+func ready(t *testing.T, v *vm.VM, before string) string {
+	t.Helper()
+	const pause = time.Second
+	var state string
+	for deadline := time.Now().Add(readyLimit); time.Now().Before(deadline); <-time.After(pause) {
+		out, err := v.Ground.Cluster.TryKubectl(t.Context(), "get", "node", ground.NodeName, "-o",
+			`jsonpath={.status.nodeInfo.bootID} {.status.conditions[?(@.type=="Ready")].status}`)
+		if err != nil {
+			state = err.Error()
+			continue
+		}
+		state = out
+		if boot, status, _ := strings.Cut(state, " "); boot != before && status == "True" {
+			return boot
+		}
+	}
+	t.Fatalf("the node is not Ready after %v: %s", readyLimit, state)
+	return ""
+}
