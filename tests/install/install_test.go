@@ -82,7 +82,7 @@ func TestRefused(t *testing.T) {
 		{name: "no hash", line: "sh " + script + " --url http://" + address + "/one.tar.gz", status: 64, says: []string{"--sha256 is missing"}},
 		{name: "no URL", line: "sh " + script + " --sha256 " + r.sha256, status: 64, says: []string{"--url is missing"}},
 		{name: "another prefix", line: line(r, "--prefix /srv"), status: 64, says: []string{"make install PREFIX=DIR"}},
-		{name: "not root", line: "setpriv --reuid 1000 " + strings.Replace(line(r, ""), script, "/proc/self/fd/0 <"+script+" -s --", 1), status: 77, says: []string{"run as root"}},
+		{name: "not root", line: "setpriv --reuid 1000 " + strings.Replace(line(r, ""), script, "-s --", 1) + "<" + script, status: 77, says: []string{"run as root"}},
 		{name: "wrong hash", line: strings.Replace(line(r, ""), r.sha256, strings.Repeat("0", 64), 1), status: 78, says: []string{r.sha256, strings.Repeat("0", 64), "nothing was changed"}},
 		{name: "corrupt", line: line(r, ""), fault: serve.Corrupt(1000), status: 78, says: []string{"has SHA-256", "nothing was changed"}},
 		{name: "truncated each time", line: "PATH=/root/hurry:$PATH " + line(r, ""), fault: serve.Cut(1000), status: 1, says: []string{"download http://" + address + "/one.tar.gz: curl", "nothing was changed"}},
@@ -219,7 +219,8 @@ func TestBusy(t *testing.T) {
 	s.install(t, line(two, ""), 75, "while a bootstrap or a reset runs", "nothing was changed")
 	s.install(t, line(one, "--no-wait"), 0, "in place already")
 	s.MustRun(t, "systemctl stop 'unbounded-*'")
-	s.MustRun(t, "flock /run/unbounded-agent-install.lock sleep infinity & sleep 0.2")
+	s.MustRun(t, "systemd-run --quiet flock "+paths.Lock+" sleep infinity")
+	s.Await(t, time.Minute, "! flock -n "+paths.Lock+" true")
 	s.install(t, line(one, ""), 75, "is held by")
 }
 
