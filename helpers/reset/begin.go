@@ -36,6 +36,7 @@ type units interface {
 	ListUnits(ctx context.Context, patterns ...string) (map[string]string, error)
 	Stop(ctx context.Context, unit string) (systemd.Properties, error)
 	ResetFailed(ctx context.Context, unit string) error
+	Reload(ctx context.Context) error
 }
 
 func begin(ctx context.Context, env *stage.Env) error {
@@ -77,12 +78,37 @@ func start(ctx context.Context, env *stage.Env, manager units, prefix string, li
 		}
 		env.Log.Changed(paths.BootUnit, "no longer starts at boot")
 	}
+	if err := hold(ctx, env, manager, prefix); err != nil {
+		return err
+	}
 	held, err := alone(ctx, env, manager, limit)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, held.Release()) }()
 	return own(ctx, env, prefix)
+}
+
+// heldAtBoot is the drop-in at paths.HeldAtBoot.
+const heldAtBoot = `# Written by ` + paths.ResetBeginUnit + `: this host was reset. A system extension starts
+# ` + paths.BootUnit + ` at every boot, and cannot be told not to; without this file it
+# would make the host a node again. Remove the file if that is what you want.
+[Unit]
+ConditionPathExists=!` + paths.HeldAtBoot + `
+`
+
+// hold does what Disable does, on a host where no link but a system extension starts the unit of the boot.
+func hold(ctx context.Context, env *stage.Env, manager units, prefix string) error {
+	_, merged, err := installed.Extension(env.Root, prefix)
+	if err != nil || !merged {
+		return err
+	}
+	changed, err := durable.Write(paths.At(env.Root, paths.HeldAtBoot), []byte(heldAtBoot), 0o644)
+	if err != nil || !changed {
+		return err
+	}
+	env.Log.Changed(paths.HeldAtBoot, "written: "+paths.BootUnit+" no longer starts at boot")
+	return manager.Reload(ctx)
 }
 
 // alone stops everything of a bootstrap and takes the lock. An operator may start the bootstrap in between: its

@@ -54,6 +54,11 @@ func (f *fakeUnits) Stop(_ context.Context, unit string) (systemd.Properties, er
 
 func (f *fakeUnits) ResetFailed(context.Context, string) error { return f.denied }
 
+func (f *fakeUnits) Reload(context.Context) error {
+	f.calls = append(f.calls, "reload")
+	return f.broken
+}
+
 func newEnv(t *testing.T) (*stage.Env, *bytes.Buffer) {
 	t.Helper()
 	var out bytes.Buffer
@@ -103,6 +108,33 @@ func TestBeginDenied(t *testing.T) {
 	}
 	if got := out.String(); !strings.Contains(got, "policy denies access, ignoring") {
 		t.Errorf("begin says %q", got)
+	}
+}
+
+// Nothing can be disabled where a system extension starts the unit of the boot: it is held back, once.
+func TestBeginOnAnExtension(t *testing.T) {
+	const prefix = "/usr/lib/unbounded"
+	env, out := newEnv(t)
+	create(t, env.Root, record.Complete)
+	release := paths.At(env.Root, "/usr/lib/extension-release.d/extension-release.unbounded")
+	if err := durable.Replace(release, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	host := &fakeUnits{active: map[string]string{}}
+	for range 2 {
+		if err := start(t.Context(), env, host, prefix, time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(paths.At(env.Root, paths.HeldAtBoot))
+	if err != nil || !strings.Contains(string(text), "ConditionPathExists=!"+paths.HeldAtBoot+"\n") {
+		t.Errorf("the drop-in = %q, %v", text, err)
+	}
+	if got := strings.Count(strings.Join(host.calls, " "), "reload"); got != 1 {
+		t.Errorf("%d reloads, want 1", got)
+	}
+	if got := strings.Count(out.String(), paths.HeldAtBoot); got != 1 {
+		t.Errorf("the drop-in is told %d times, want once: %s", got, out)
 	}
 }
 

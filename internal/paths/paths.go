@@ -173,6 +173,9 @@ func ConditionDropIn(unit string) string {
 	return SystemdDir + "/" + unit + ".d/00-unbounded.conf"
 }
 
+// HeldAtBoot keeps BootUnit from starting at boot where it cannot be disabled: a system extension starts it.
+const HeldAtBoot = SystemdDir + "/" + BootUnit + ".d/10-reset.conf"
+
 // At is path below root; root "" or "/" is the host itself.
 func At(root, path string) string {
 	if root == "" || root == "/" {
