@@ -183,6 +183,9 @@ func TestUpgrade(t *testing.T) {
 	clean := s.files(t)
 	s.install(t, line(one, ""), 0)
 	was := s.MustRun(t, "sha256sum /opt/unbounded/slots/blue/*")
+	s.unchanged(t, "a refused upgrade", func() {
+		s.install(t, strings.Replace(line(two, ""), "config.json", "other.json", 1), 78, `"m2"`, "nothing was changed")
+	})
 	s.install(t, line(two, ""), 0, "phase complete", "is a node")
 	if got := s.MustRun(t, "sha256sum /opt/unbounded/slots/blue/*"); got != was {
 		t.Errorf("the slot that was live has changed:\n%s", got)
