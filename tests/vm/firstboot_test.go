@@ -42,6 +42,10 @@ func TestFirstBoot(t *testing.T) {
 		}
 	}
 
+	if ran := v.MustRun(t, ran); !strings.Contains(ran, "unbounded-join") {
+		t.Errorf("what ran in the first boot:\n%s", ran)
+	}
+
 	v.PowerOff(t)
 	v.On(t)
 	ready(t, v, first)
@@ -53,11 +57,9 @@ func TestFirstBoot(t *testing.T) {
 	}
 }
 
-// ran lists what of ours has had a process in this boot: units that are loaded, and whoever wrote to the journal. What
-// the machine's own unit runs to refresh the machine's devices is part of that unit's start.
-const ran = `systemctl show --all 'unbounded*' -p Id -p ExecMainStartTimestampMonotonic | awk -F= '
-	$1 == "Id" { id = $2 }
-	$1 == "ExecMainStartTimestampMonotonic" && $2 != 0 { print id }'
+// ran lists what of ours has had a process in this boot: units that systemd has started, and whoever wrote to the journal.
+// What the machine's own unit runs to refresh the machine's devices is part of that unit's start.
+const ran = `journalctl -b -o cat _PID=1 MESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5 | grep 'unbounded-'
 	journalctl -b -o json --output-fields=_EXE,_CMDLINE,MESSAGE | grep '"_EXE":"` + paths.DefaultRoot + `' |
 		grep -v '"_CMDLINE":"[^"]* refresh kube1"' || true`
 
