@@ -255,14 +255,14 @@ func TestCut(t *testing.T) {
 	s := bare(t, host.Options{}, one, two)
 	s.WriteFile(t, "/root/cut/bin/cutter", host.File{Content: cutter, Mode: 0o755})
 	s.MustRun(t, "cd /root/cut/bin && for c in chmod cut curl id install ln mkdir mktemp mv readlink rm rmdir sed sha256sum sort stat sync systemctl tar; do ln -s cutter $c; done")
-	cut := func(r release, at int) host.Result {
+	cut := func(r archive, at int) host.Result {
 		return s.Run(t, fmt.Sprintf("echo 0 >/root/cut/count; echo %d >/root/cut/at; PATH=/root/cut/bin:$PATH setsid -w ", at)+line(r, "--no-start"))
 	}
 	for _, test := range []struct {
 		name         string
-		before, then release
+		before, then archive
 		want         string
-	}{{"install", release{}, one, first}, {"upgrade", one, two, second}} {
+	}{{"install", archive{}, one, first}, {"upgrade", one, two, second}} {
 		t.Run(test.name, func(t *testing.T) {
 			begin := func() {
 				s.wipe(t)
@@ -297,5 +297,15 @@ func TestCut(t *testing.T) {
 				t.Logf("cut before command %d of %d: current was %q", at, total, live)
 			}
 		})
+	}
+}
+
+// A signal ends it in order: nothing is left of it.
+func TestStopped(t *testing.T) {
+	r := pack(t, "one.tar.gz", small(first))
+	s := bare(t, host.Options{}, r)
+	s.server.Fail("/one.tar.gz", -1, serve.Hang())
+	for signal, status := range map[string]int{"TERM": 143, "INT": 130, "HUP": 129} {
+		s.unchanged(t, signal, func() { s.install(t, "timeout --preserve-status --signal "+signal+" 1 "+line(r, ""), status) })
 	}
 }

@@ -5,7 +5,10 @@ package install
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +19,8 @@ import (
 	"unbounded/internal/paths"
 	"unbounded/tests/ground"
 	"unbounded/tests/host"
+	"unbounded/tests/release"
+	"unbounded/tests/serve"
 )
 
 // cloudInit does with the example what cloud-init does in a first boot: files, then the commands.
@@ -37,20 +42,36 @@ func cloudInit(t *testing.T, g *ground.Ground, config cloudConfig) host.Result {
 	return g.Run(t, "systemd-run --quiet --wait --pipe --unit=cloud-final "+runcmd)
 }
 
-// The example as it stands, but for what its reader is told to fill in, makes a node; again, it changes nothing.
-func TestCloudInit(t *testing.T) {
-	r := pack(t, "unbounded-v0.1.0-linux-amd64.tar.gz", whole)
-	text, err := os.ReadFile("../../scripts/install.sh")
+// made is a release as scripts/release makes it, in a folder, with its SHA256SUMS.
+func made(t *testing.T, version string) (dir string, sums map[string]string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "dist")
+	if err := release.Make(t.Context(), "../..", dir, runtime.GOARCH, "VERSION="+version); err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	script := seal("install.sh", text)
+	sums = map[string]string{}
+	for line := range strings.Lines(string(list)) {
+		if fields := strings.Fields(line); len(fields) == 2 {
+			sums[fields[1]] = fields[0]
+		}
+	}
+	return dir, sums
+}
+
+// The example as it stands, but for what its reader is told to fill in, makes a node of a release; again, it changes nothing.
+func TestCloudInit(t *testing.T) {
+	const version = "v0.1.0" // the example's
+	dir, sums := made(t, version)
 	g := ground.Boot(t, ground.Options{Host: host.Options{Bare: true}})
-	offer(t, g.Host, r, script)
+	serve.Start(t, g.Host, address, http.FileServer(http.Dir(dir)))
 	g.MustRun(t, "rm "+ground.ConfigPath)
 
 	config, err := example("https://downloads.example.com/unbounded/$version", "http://"+address,
-		strings.Repeat("0", 64), script.sha256, strings.Repeat("1", 64), r.sha256)
+		strings.Repeat("0", 64), sums["install.sh"], strings.Repeat("1", 64), sums["unbounded-"+version+"-linux-"+runtime.GOARCH+".tar.gz"])
 	if err != nil {
 		t.Fatal(err)
 	}

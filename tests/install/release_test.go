@@ -29,15 +29,15 @@ const (
 	slots   = "opt/unbounded/slots/blue/"
 )
 
-// release is a tar of the product, as make release makes it.
-type release struct {
+// archive is a tar of the product, as make release makes it, and served beside a host.
+type archive struct {
 	name   string
 	data   []byte
 	sha256 string
 }
 
 // pack makes a release of the product; change may give a file other content, nil takes it out.
-func pack(t *testing.T, name string, change func(path string, content []byte) []byte) release {
+func pack(t *testing.T, name string, change func(path string, content []byte) []byte) archive {
 	t.Helper()
 	product, err := host.Product()
 	if err != nil {
@@ -69,9 +69,9 @@ func pack(t *testing.T, name string, change func(path string, content []byte) []
 	return seal(name, data.Bytes())
 }
 
-func seal(name string, data []byte) release {
+func seal(name string, data []byte) archive {
 	sum := sha256.Sum256(data)
-	return release{name, data, hex.EncodeToString(sum[:])}
+	return archive{name, data, hex.EncodeToString(sum[:])}
 }
 
 func add(to *tar.Writer, path, name string, entry fs.DirEntry, change func(string, []byte) []byte) error {
@@ -110,8 +110,6 @@ func add(to *tar.Writer, path, name string, entry fs.DirEntry, change func(strin
 	return err
 }
 
-func whole(_ string, content []byte) []byte { return content }
-
 // kept are the programs that small does not replace.
 var kept = []string{"unbounded-admission", "unbounded-boot", "unboundedctl"}
 
@@ -144,7 +142,7 @@ func configuration(name string) string {
 }
 
 // bare boots a host without the product and serves the releases to it.
-func bare(t *testing.T, options host.Options, releases ...release) scene {
+func bare(t *testing.T, options host.Options, releases ...archive) scene {
 	t.Helper()
 	text, err := os.ReadFile("../../scripts/install.sh")
 	if err != nil {
@@ -160,7 +158,7 @@ func bare(t *testing.T, options host.Options, releases ...release) scene {
 	return scene{h, offer(t, h, releases...)}
 }
 
-func offer(t *testing.T, h *host.Host, releases ...release) *serve.Server {
+func offer(t *testing.T, h *host.Host, releases ...archive) *serve.Server {
 	t.Helper()
 	mux := http.NewServeMux()
 	for _, r := range releases {
@@ -181,7 +179,7 @@ func info(t *testing.T) fs.FileInfo {
 }
 
 // line is the command line that installs r. The URL has a signature, as those of cloud stores have.
-func line(r release, options string) string {
+func line(r archive, options string) string {
 	return "sh " + script + " --url 'http://" + address + "/" + r.name + "?sig=SIGNATURE' --sha256 " + r.sha256 + " --config /root/config.json " + options
 }
 
