@@ -130,7 +130,8 @@ func (f *butaneFile) with(p part) {
 }
 
 func (s Source) butane() butaneResource {
-	if s.URL == "" && utf8.Valid(s.Content) && len(s.Content) > 0 {
+	// The YAML library writes a block that begins with a tab in a form that no reader takes.
+	if s.URL == "" && utf8.Valid(s.Content) && len(s.Content) > 0 && !strings.ContainsRune(" \t\r\n", rune(s.Content[0])) {
 		return butaneResource{Inline: string(s.Content)}
 	}
 	r := s.resource()

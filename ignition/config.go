@@ -37,7 +37,7 @@ func (c Config) check(image string, report *Report) Source {
 	}
 	switch {
 	case c.Credential != "":
-		if !credentialName.MatchString(c.Credential) {
+		if !credentialName.MatchString(c.Credential) || strings.Trim(c.Credential, ".") == "" || len(c.Credential) > 255 {
 			report.fail("config-credential", "is not the name of a credential", fixCredential)
 		}
 		return Source{}
@@ -54,7 +54,9 @@ func (c Config) check(image string, report *Report) Source {
 // inline checks a configuration as the host will, and says what of it is secret.
 func (c Config) inline(image string, report *Report) []byte {
 	data := c.Inline
-	if image != "" {
+	if image != "" && strings.TrimSpace(image) == "" {
+		report.fail("root-image", "is blank", "name an image, or leave it out")
+	} else if image != "" {
 		var err error
 		if data, err = setImage(data, image); err != nil {
 			report.fail("config", err.Error(), "")
@@ -66,7 +68,11 @@ func (c Config) inline(image string, report *Report) []byte {
 	switch {
 	case errors.As(err, &problems):
 		for _, p := range problems {
-			report.fail(at(p.Path), p.What, p.Fix)
+			fix := p.Fix
+			if p.Path == "" { // the remedy names the file that a host has
+				fix = fixConfig
+			}
+			report.fail(at(p.Path), p.What, fix)
 		}
 		return nil
 	case err != nil:
@@ -76,19 +82,14 @@ func (c Config) inline(image string, report *Report) []byte {
 	for _, notice := range checked.Notices {
 		report.warn("config", strings.TrimPrefix(notice, "config: "), "")
 	}
-	for _, path := range secrets(data, checked) {
-		report.warn(at(path), inClear, fixSecret)
-	}
-	if signed(checked.Image) {
-		report.warn(at("OCIImage"), maySign, fixSecret)
-	}
-	for _, artifact := range []config.Artifact{config.Kubernetes, config.Containerd, config.Runc, config.CNI, config.Crictl} {
-		if s := checked.Downloads[artifact]; signed(s.URL) || signed(s.BaseURL) {
-			report.warn(at("Downloads."+string(artifact)), maySign, fixSecret)
-		}
+	for _, s := range secrets(bytes.TrimPrefix(data, bom)) {
+		report.warn(at(s.path), s.what, fixSecret)
 	}
 	return data
 }
+
+// bom is what some editors begin a file with, and hosts read over.
+var bom = []byte("\ufeff")
 
 func at(path string) string {
 	if path == "" {
@@ -97,41 +98,10 @@ func at(path string) string {
 	return "config." + path
 }
 
-// secrets are the paths of what a configuration holds in clear.
-func secrets(data []byte, c *config.Config) []string {
-	var found []string
-	if c.Token != "" {
-		path := "Kubelet.Auth.BootstrapToken"
-		var file struct {
-			Kubelet struct{ BootstrapToken string }
-		}
-		if json.Unmarshal(data, &file) == nil && strings.TrimSpace(file.Kubelet.BootstrapToken) != "" {
-			path = "Kubelet.BootstrapToken"
-		}
-		found = append(found, path)
-	}
-	if len(c.Kubeconfig) > 0 {
-		found = append(found, "Kubelet.KubeconfigData")
-	}
-	if c.Exec != nil && len(c.Exec.Env) > 0 {
-		found = append(found, "Kubelet.Auth.ExecCredential.Env")
-	}
-	return found
-}
-
-// signed tells whether a URL holds what may be a credential. References of images are none.
-func signed(text string) bool {
-	if !strings.Contains(text, "://") {
-		return false
-	}
-	u, err := url.Parse(strings.ReplaceAll(text, "%s", "x"))
-	return err != nil || u.User != nil || u.RawQuery != ""
-}
-
 // setImage is a configuration with another OCIImage. Everything else stays as it is written.
 func setImage(data []byte, image string) ([]byte, error) {
 	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(data, &keys); err != nil {
+	if err := json.Unmarshal(bytes.TrimPrefix(data, bom), &keys); err != nil {
 		return nil, errors.New("is not a JSON document") // the error may show a secret
 	}
 	const key = "OCIImage"

@@ -132,9 +132,9 @@ func (s Source) resource() resource {
 
 // inline is content as a data URL, compressed when that is shorter: the choice that Butane makes, and its bytes.
 func inline(content []byte) resource {
-	best, compression := ","+escape(content), ""
-	if plain := ";base64," + base64.StdEncoding.EncodeToString(content); len(plain) < len(best) {
-		best = plain
+	best, compression := ";base64,"+base64.StdEncoding.EncodeToString(content), ""
+	if plain := len(",") + escapedLen(content); plain <= len(best) {
+		best = "," + escape(content)
 	}
 	if packed := ";base64," + base64.StdEncoding.EncodeToString(pack(content)); len(packed)+len("gzip") < len(best) {
 		best, compression = packed, "gzip"
@@ -160,12 +160,28 @@ func pack(content []byte) []byte {
 // escape writes content as a data URL has it that is not base64 (RFC 2397).
 func escape(content []byte) string {
 	var out strings.Builder
+	out.Grow(escapedLen(content))
 	for _, c := range content {
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.!~*'()", c) >= 0 {
+		if stays(c) {
 			out.WriteByte(c)
 		} else {
 			fmt.Fprintf(&out, "%%%02X", c)
 		}
 	}
 	return out.String()
+}
+
+// escapedLen is the length of what escape gives.
+func escapedLen(content []byte) int {
+	length := 0
+	for _, c := range content {
+		if length += 3; stays(c) {
+			length -= 2
+		}
+	}
+	return length
+}
+
+func stays(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.!~*'()", c) >= 0
 }

@@ -5,8 +5,9 @@
 // down, the same bytes every time. Nothing is read, fetched or asked.
 //
 // On the host the document places what make install places on others: the programs in a slot below the prefix,
-// all unit files, and the list of both that `unboundedctl uninstall` goes by; and beyond that the
-// configuration of the node and the enablement of unbounded-boot.service.
+// documents beside them, all unit files, and the list of these that `unboundedctl uninstall` goes by; and beyond that
+// the configuration of the node and the enablement of unbounded-boot.service. It leaves the message catalog out,
+// whose folder is in the image.
 //
 // A document has two parts. The product is the same for a whole fleet; the rest is what a host is given. When it is
 // written compact, the product is one compressed resource that Ignition merges (spec: ignition.config.merge): user data is
@@ -27,6 +28,7 @@ import (
 type Input struct {
 	Prefix   string // where programs go: absolute, clean
 	Programs []Program
+	Docs     []Program // pages for the operator, by file name
 	Config   Config
 
 	RootImage    string // in place of the configuration's OCIImage, if not ""
@@ -34,7 +36,7 @@ type Input struct {
 	Files        []File // more files for the host
 }
 
-// Program is a program of the product.
+// Program is a program of the product, or a page about it.
 type Program struct {
 	Name   string
 	Source Source
@@ -88,13 +90,9 @@ type dropIn struct{ name, content string }
 const (
 	slot = "slots/blue" // below the prefix; what make install fills
 
-	// CredentialName is the credential in which a host looks for its configuration.
-	CredentialName = "unbounded.config"
-	// CredentialDropIn gives admission that credential.
-	CredentialDropIn = "10-credential.conf"
+	credentialDropIn = "10-credential.conf"
 
 	bootCompleteRequires = paths.SystemdDir + "/boot-complete.target.requires/"
-	manifest             = "manifest" // below the prefix (internal/installed)
 )
 
 // Build makes the document. It is nil when the report has errors.
@@ -120,6 +118,9 @@ func Build(in Input) (*Document, Report) {
 	for _, p := range in.Programs {
 		d.product.files = append(d.product.files, File{path.Join(in.Prefix, slot, p.Name), 0o755, p.Source})
 	}
+	for _, page := range in.Docs {
+		d.product.files = append(d.product.files, File{path.Join(in.Prefix, "doc", page.Name), 0o644, page.Source})
+	}
 	d.product.links = []link{
 		{paths.MultiUserWants + "/" + paths.BootUnit, paths.SystemdDir + "/" + paths.BootUnit},
 		{in.Prefix + "/current", slot},
@@ -130,21 +131,24 @@ func Build(in Input) (*Document, Report) {
 		d.host.files = append(d.host.files, File{paths.Config, 0o600, config})
 	}
 	if in.Config.Credential != "" {
-		d.host.units = []unit{{name: paths.AdmitUnit, dropIns: []dropIn{{CredentialDropIn, loadCredential(in.Config.Credential)}}}}
+		d.host.units = []unit{{name: paths.AdmitUnit, dropIns: []dropIn{{credentialDropIn, loadCredential(in.Config.Credential)}}}}
 	}
 	if in.BootComplete {
 		d.host.links = []link{{bootCompleteRequires + paths.BootCompleteUnit, paths.SystemdDir + "/" + paths.BootCompleteUnit}}
 	}
-	d.product.files = append(d.product.files, File{in.Prefix + "/" + manifest, 0o644, Source{Content: in.manifest(d)}})
+	d.product.files = append(d.product.files, File{in.Prefix + "/" + paths.Manifest, 0o644, Source{Content: in.manifest(d)}})
 	d.product.sort()
 	d.host.sort()
+	if d.clashes(in.Files, &report); report.Failed() {
+		return nil, report
+	}
 	return d, report
 }
 
 // loadCredential is the drop-in that hands a credential of the system on to admission.
 func loadCredential(name string) string {
-	source := CredentialName
-	if name != CredentialName {
+	source := paths.Credential
+	if name != paths.Credential {
 		source += ":" + name
 	}
 	return "# The configuration of the node.\n[Service]\nLoadCredential=" + source + "\n"

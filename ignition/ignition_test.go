@@ -75,6 +75,7 @@ func cases() map[string]Input {
 	return map[string]Input{
 		"inline configuration, remote programs": {
 			Prefix: paths.DefaultRoot, Programs: programs(remote), Config: Config{Inline: []byte(configuration)},
+			Docs: []Program{{"operations.md", Source{URL: "https://example.test/v1/operations.md", SHA256: hash}}},
 		},
 		"inline programs": {
 			Prefix: paths.DefaultRoot, Programs: programs(local), Config: Config{Inline: []byte(configuration)}, RootImage: "registry.example.test/other:2",
@@ -83,7 +84,7 @@ func cases() map[string]Input {
 			Prefix: "/var/opt/unbounded", Programs: programs(remote), Config: Config{Credential: "node"}, BootComplete: true,
 		},
 		"credential of the usual name": {
-			Prefix: paths.DefaultRoot, Programs: programs(remote), Config: Config{Credential: CredentialName},
+			Prefix: paths.DefaultRoot, Programs: programs(remote), Config: Config{Credential: paths.Credential},
 		},
 		"configuration by URL, more files": {
 			Prefix: paths.DefaultRoot, Programs: programs(remote), Config: Config{Source: Source{URL: "https://example.test/edge-17.json", SHA256: hash}},
@@ -171,6 +172,33 @@ func TestForms(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What a file holds does not matter to the Butane form: it is the Ignition form, and gives the very bytes.
+func TestAnyContent(t *testing.T) {
+	pieces := []string{
+		"\t", "\n", "\r\n", " ", "  ", "\v", "\x00", "\x1b", "\x7f", "\x85", "\xff", "\u0085", "\u2028", "\ufeff", "\ufffd", "#", ":", ": ", "- ", "---", "...", "%", "@", "`",
+		"&a", "*a", "!!int", "|", ">", "'", "\"", "\\", "{", "[", "~", "null", "true", "0644", "1e3", "=", "<<", "x", "ü", "日本", "😀", strings.Repeat("long ", 40),
+	}
+	for range 400 {
+		var content strings.Builder
+		for range rand.IntN(8) {
+			content.WriteString(pieces[rand.IntN(len(pieces))])
+		}
+		d := &Document{host: part{files: []File{{"/etc/x", 0o644, Source{Content: []byte(content.String())}}}}}
+		text := write(t, d, "3.3.0", false)
+		form, err := d.Butane("fcos", "3.3.0", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		translated, r, err := butane.TranslateBytes(form, common.TranslateBytesOptions{Raw: true})
+		if err != nil || len(r.Entries) > 0 {
+			t.Fatalf("%q: butane: %v\n%s\n%s", content.String(), err, r.String(), form)
+		}
+		if diff := cmp.Diff(parse(t, "3.3.0", text), parse(t, "3.3.0", string(translated))); diff != "" {
+			t.Fatalf("%q (-ignition +butane):\n%s", content.String(), diff)
+		}
 	}
 }
 

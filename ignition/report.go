@@ -57,6 +57,7 @@ func (r *Report) warn(path, what, fix string) { *r = append(*r, Entry{true, path
 const (
 	isMissing = "is missing"
 	inClear   = "is a secret, and whoever can read the user data of this host can read it"
+	mayHold   = "may hold a secret, and whoever can read the user data of this host can read it"
 	maySign   = "has a user or a query, which may be a secret, and whoever can read the user data of this host can read it"
 	noHash    = "has no SHA-256: whatever the server gives is taken"
 	overHTTP  = "is fetched over plain http, where it can be read and changed on the way"
@@ -70,9 +71,12 @@ const (
 	fixURL        = "give an http:// or https:// URL"
 	fixSHA256     = "give 64 hexadecimal digits"
 	fixImage      = "the configuration is not known here: set OCIImage in it"
-	fixCredential = "use letters, digits and ._-"
-	fixFile       = "write PATH=SOURCE[,mode=0644][,sha256=HEX], with a clean absolute path that Ignition can write"
-	fixTaken      = "the document places its own file there: choose another path"
+	fixCredential = "use at most 255 letters, digits and ._-"
+	fixFile       = "write PATH=SOURCE[,mode=0644][,sha256=HEX], with a clean absolute path below a folder that is on the host's disk"
+	fixTaken      = "choose another path"
+	fixMode       = "give octal digits from 0001 to 0777"
+	fixLarge      = "serve it, and give its URL"
+	fixConfig     = "mend the file that --config names"
 	fixKey        = "deliver it as a systemd credential, or by URL"
 
 	warnBootComplete = "makes a boot that does not end as a node a failed boot: when registry or API server are away, " +

@@ -7,6 +7,15 @@ import (
 	"unbounded/internal/paths"
 )
 
+// files are empty files.
+func files(paths ...string) []File {
+	var all []File
+	for _, path := range paths {
+		all = append(all, File{path, 0o644, Source{}})
+	}
+	return all
+}
+
 func TestReport(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -23,13 +32,13 @@ func TestReport(t *testing.T) {
 		{"exec environment", func(in *Input) {
 			in.Config.Inline = []byte(strings.Replace(configuration, `{ "BootstrapToken": "abcdef.0123456789canary" }`,
 				`{"ExecCredential":{"Command":"/x","APIVersion":"client.authentication.k8s.io/v1","InteractiveMode":"Never","Env":[{"Name":"A","Value":"abcdef.0123456789canary"}]}}`, 1))
-		}, false, []string{"config.Kubelet.Auth.ExecCredential.Env: is a secret"}},
+		}, false, []string{"config.Kubelet.Auth.ExecCredential.Env[0].Value: is a secret"}},
 		{"signed image", func(in *Input) { in.RootImage = "https://example.test/i.tar.gz?sig=abcdef.0123456789canary" }, false, []string{
 			"BootstrapToken: is a secret", "warning: config.OCIImage: has a user or a query",
 		}},
 		{"signed download", func(in *Input) {
 			in.Config.Inline = []byte(strings.Replace(configuration, `"OCIImage"`, `"Downloads":{"CNI":{"URL":"https://example.test/%s?sig=abcdef.0123456789canary"}}, "OCIImage"`, 1))
-		}, false, []string{"BootstrapToken: is a secret", "warning: config.Downloads.CNI: has a user or a query"}},
+		}, false, []string{"warning: config.Downloads.CNI.URL: has a user or a query", "BootstrapToken: is a secret"}},
 		{"no configuration", func(in *Input) { in.Config = Config{} }, true, []string{"error: config: is missing"}},
 		{"two configurations", func(in *Input) { in.Config.Credential = "x" }, true, []string{"error: config: is given in more than one way"}},
 		{"empty configuration", func(in *Input) { in.Config.Inline = []byte{} }, true, []string{"error: config: "}},
@@ -63,10 +72,58 @@ func TestReport(t *testing.T) {
 		{"file below /run", func(in *Input) { in.Files = []File{{"/run/x", 0o644, Source{}}} }, true, []string{"BootstrapToken", "error: files[/run/x]: "}},
 		{"relative file", func(in *Input) { in.Files = []File{{"../x", 0o644, Source{}}} }, true, []string{"BootstrapToken", "error: files[../x]: "}},
 		{"setuid file", func(in *Input) { in.Files = []File{{"/etc/x", 0o4755, Source{}}} }, true, []string{"BootstrapToken", "error: files[/etc/x]: "}},
-		{"file twice", func(in *Input) { in.Files = []File{{"/etc/x", 0o644, Source{}}, {"/etc/x", 0o644, Source{}}} }, true, []string{"BootstrapToken", "is taken"}},
-		{"our own configuration as a file", func(in *Input) { in.Files = []File{{paths.Config, 0o600, Source{}}} }, true, []string{"BootstrapToken", "is taken"}},
-		{"our own unit as a file", func(in *Input) { in.Files = []File{{paths.SystemdDir + "/" + paths.BootUnit, 0o644, Source{}}} }, true, []string{"BootstrapToken", "is taken"}},
+		{"file twice", func(in *Input) { in.Files = []File{{"/etc/x", 0o644, Source{}}, {"/etc/x", 0o644, Source{}}} }, true, []string{"BootstrapToken", "error: files[/etc/x]: is in the way of /etc/x"}},
+		{"our own configuration as a file", func(in *Input) { in.Files = []File{{paths.Config, 0o600, Source{}}} }, true, []string{"BootstrapToken", "is in the way of"}},
+		{"our own unit as a file", func(in *Input) { in.Files = []File{{paths.SystemdDir + "/" + paths.BootUnit, 0o644, Source{}}} }, true, []string{"BootstrapToken", "is in the way of"}},
 		{"our own program as a file", func(in *Input) { in.Files = []File{{"/opt/unbounded/slots/blue/x", 0o644, Source{}}} }, true, []string{"BootstrapToken", "is taken"}},
+		{"file above another", func(in *Input) { in.Files = files("/etc/x", "/etc/x/y") }, true, []string{
+			"BootstrapToken", "error: files[/etc/x]: is in the way of /etc/x/y", "error: files[/etc/x/y]: is in the way of /etc/x",
+		}},
+		{"file above ours", func(in *Input) { in.Files = files("/etc/unbounded") }, true, []string{"BootstrapToken", "is in the way of /etc/unbounded/agent/config.json"}},
+		{"file below our link", func(in *Input) { in.Files = files("/opt/unbounded/current/x") }, true, []string{"BootstrapToken", "is taken"}},
+		{"file in place of a link's folder", func(in *Input) { in.Files = files("/etc/systemd/system/multi-user.target.wants") }, true, []string{"BootstrapToken", "is in the way of"}},
+		{"file in the state", func(in *Input) { in.Files = files("/var/lib/unbounded/agent/complete") }, true, []string{"BootstrapToken", "is taken"}},
+		{"file in place of a folder of the system", func(in *Input) { in.Files = files("/etc", "/var/lib") }, true, []string{
+			"BootstrapToken", "error: files[/etc]: is not a path", "error: files[/var/lib]: is not a path",
+		}},
+		{"file with a name that hides", func(in *Input) { in.Files = files("/etc/\x1b[31mx\n") }, true, []string{"BootstrapToken", `error: files["/etc/\x1b[31mx\n"]: is not a path`}},
+		{"file without a mode", func(in *Input) { in.Files = []File{{"/etc/x", 0, Source{}}} }, true, []string{"BootstrapToken", "has a mode that cannot be given: 0000"}},
+		{"large file", func(in *Input) { in.Files = []File{{"/etc/x", 0o644, Source{Content: make([]byte, maxFile+1)}}} }, true, []string{"BootstrapToken", "at most 8388608 go into"}},
+		{"drop-in of a unit of ours", func(in *Input) { in.Files = files("/etc/systemd/system/unbounded-rootfs@.service.d/proxy.conf") }, false, []string{"BootstrapToken"}},
+		{"credential as a file", func(in *Input) {
+			in.Files = []File{{"/etc/credstore/unbounded.config", 0o600, Source{Content: []byte("canary")}}}
+		}, false, []string{"BootstrapToken", "warning: files[/etc/credstore/unbounded.config]: is a secret"}},
+		{"configuration as a file", func(in *Input) {
+			in.Files = []File{{"/etc/x", 0o600, Source{Content: []byte(configuration)}}}
+		}, false, []string{"BootstrapToken", "warning: files[/etc/x]: is a secret"}},
+		{"kubeconfig as a file", func(in *Input) {
+			in.Files = []File{{"/etc/x", 0o600, Source{Content: []byte("users:\n- user:\n    token: canary\n")}}}
+		}, false, []string{"BootstrapToken", "warning: files[/etc/x]: is a secret"}},
+		{"docker's credentials as a file", func(in *Input) {
+			in.Files = []File{{"/etc/docker/config.json", 0o600, Source{Content: []byte(`{"auths": {"r": {"auth": "canary"}}}`)}}}
+		}, false, []string{"BootstrapToken", "warning: files[/etc/docker/config.json]: is a secret"}},
+		{"argument of a plugin", func(in *Input) {
+			in.Config.Inline = []byte(strings.Replace(configuration, `{ "BootstrapToken": "abcdef.0123456789canary" }`,
+				`{"ExecCredential":{"command":"/x","args":["--client-secret=canary","--cluster=x"],"apiVersion":"client.authentication.k8s.io/v1","interactiveMode":"Never"}}`, 1))
+		}, false, []string{"warning: config.Kubelet.Auth.ExecCredential.args[0]: may hold a secret"}},
+		{"secret that this release does not know", func(in *Input) {
+			in.Config.Inline = []byte(strings.Replace(configuration, `"OCIImage"`, `"Cloud":{"ClientSecret":"canary"}, "OCIImage"`, 1))
+		}, false, []string{"keys that this release does not know", "warning: config.Cloud.ClientSecret: is a secret", "BootstrapToken"}},
+		{"header of kubelet", func(in *Input) {
+			in.Config.Inline = []byte(strings.Replace(configuration, `"ApiServer"`,
+				`"Configuration":{"staticPodURL":"https://u:canary@e.test/x","staticPodURLHeader":{"Authorization":["canary"]}}, "ApiServer"`, 1))
+		}, false, []string{"BootstrapToken", "config.Kubelet.Configuration.staticPodURL: has a user", "config.Kubelet.Configuration.staticPodURLHeader.Authorization[0]: is a secret"}},
+		{"byte order mark", func(in *Input) {
+			in.Config.Inline, in.RootImage = append([]byte("\ufeff"), in.Config.Inline...), "r.test/other:1"
+		}, false, []string{"BootstrapToken"}},
+		{"blank image", func(in *Input) { in.RootImage = " " }, true, []string{"error: root-image: is blank", "BootstrapToken"}},
+		{"credential ..", func(in *Input) { in.Config = Config{Credential: ".."} }, true, []string{"error: config-credential: "}},
+		{"no JSON", func(in *Input) { in.Config.Inline = []byte("canary") }, true, []string{"(mend the file that --config names)"}},
+		{"prefix in the state", func(in *Input) { in.Prefix = "/var/lib/unbounded/x" }, true, []string{"error: prefix:", "BootstrapToken"}},
+		{"prefix in /etc", func(in *Input) { in.Prefix = "/etc/unbounded" }, true, []string{"error: prefix:", "BootstrapToken"}},
+		{"prefix that is gone after a boot", func(in *Input) { in.Prefix = "/var/run/unbounded" }, true, []string{"error: prefix:", "BootstrapToken"}},
+		{"long prefix", func(in *Input) { in.Prefix = "/opt/" + strings.Repeat("x", 300) }, true, []string{"error: prefix:", "BootstrapToken"}},
+		{"top-level prefix", func(in *Input) { in.Prefix = "/opt" }, true, []string{"error: prefix:", "BootstrapToken"}},
 		{"private key", func(in *Input) {
 			in.Files = []File{{"/etc/x", 0o600, Source{Content: []byte("-----BEGIN RSA PRIVATE KEY-----\ncanary")}}}
 		}, false, []string{"BootstrapToken", "warning: files[/etc/x]: is a secret"}},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
@@ -11,43 +12,63 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"unbounded/ignition"
 	"unbounded/internal/exit"
 	"unbounded/internal/release"
 )
 
-// programs are the programs of the product, from a release's manifest or from a folder.
-func (g generator) programs() ([]ignition.Program, error) {
+// artifacts adds the programs of the product, and its pages, from a release's manifest or from a folder.
+func (g generator) artifacts(in *ignition.Input) (err error) {
 	switch {
 	case (g.manifest == "") == (g.binaries == ""):
-		return nil, misused("give one of --manifest and --binaries")
+		return misused("give one of --manifest and --binaries")
 	case g.inline && (g.manifest != "" || g.baseURL != ""):
-		return nil, misused("--inline goes with --binaries, and without --base-url")
+		return misused("--inline goes with --binaries, and without --base-url")
 	case !g.inline && g.baseURL == "":
-		return nil, misused("give --base-url, where the host can fetch the programs")
+		return misused("give --base-url, where the host can fetch the programs")
+	case !g.inline && !folder(g.baseURL):
+		return misused("--base-url is not an http:// or https:// URL without query, fragment and white space")
 	case g.manifest != "":
-		return g.released()
+		return g.released(in)
 	}
-	return g.measured()
+	in.Programs, err = g.measured()
+	return err
 }
 
-func (g generator) released() ([]ignition.Program, error) {
+// folder tells whether text is a URL that the names of files can be put behind.
+func folder(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.ContainsAny(text, "?# \t\r\n") {
+		return false
+	}
+	_, err = strconv.ParseUint(u.Port(), 10, 16)
+	return utf8.ValidString(text) && (u.Port() == "" || err == nil)
+}
+
+func (g generator) released(in *ignition.Input) error {
 	manifest, err := release.Load(g.manifest)
 	if err != nil {
-		return nil, exit.As(exit.Refused, err)
+		return exit.As(exit.Refused, err)
 	}
-	files, err := manifest.Programs(g.arch)
+	programs, err := manifest.Programs(g.arch)
 	if err != nil {
-		return nil, exit.As(exit.Refused, err)
+		return exit.As(exit.Refused, err)
 	}
-	var programs []ignition.Program
-	for _, f := range files {
-		programs = append(programs, ignition.Program{Name: f.Name, Source: ignition.Source{
-			URL: g.url(f.File), Gzip: f.Compression == release.Gzip, SHA256: f.SHA256,
-		}})
+	for _, f := range programs {
+		in.Programs = append(in.Programs, g.fetched(f))
 	}
-	return programs, nil
+	for _, f := range manifest.Documents() {
+		in.Docs = append(in.Docs, g.fetched(f))
+	}
+	return nil
+}
+
+func (g generator) fetched(f release.File) ignition.Program {
+	return ignition.Program{Name: cmp.Or(f.Name, f.File), Source: ignition.Source{
+		URL: g.url(f.File), Gzip: f.Compression == release.Gzip, SHA256: f.SHA256,
+	}}
 }
 
 func (g generator) url(file string) string {
@@ -99,27 +120,33 @@ func runsOn(content []byte, arch string) error {
 
 // extra reads what --file says: PATH=SOURCE[,mode=0644][,sha256=HEX].
 func extra(text string) (ignition.File, error) {
-	path, rest, found := strings.Cut(text, "=")
-	words := strings.Split(rest, ",")
-	if !found || path == "" || words[0] == "" {
-		return ignition.File{}, misused("--file %q: write PATH=SOURCE[,mode=0644][,sha256=HEX]", text)
-	}
+	path, source, found := strings.Cut(text, "=")
 	file := ignition.File{Path: path, Mode: 0o644}
-	source, remote := words[0], strings.Contains(words[0], "://")
-	for _, word := range words[1:] {
-		key, value, _ := strings.Cut(word, "=")
-		switch {
-		case key == "mode":
-			mode, err := strconv.ParseUint(value, 8, 9)
-			if err != nil {
-				return file, misused("--file %s: mode %q is not an octal number up to 0777", path, value)
-			}
-			file.Mode = int(mode)
-		case key == "sha256" && remote:
-			file.Source.SHA256 = strings.ToLower(value)
-		default:
-			return file, misused("--file %s: %q is not mode=0644, or, of a URL, sha256=HEX", path, word)
+	options := map[string]string{}
+	for { // from the end, for a URL may have commas
+		at := strings.LastIndex(source, ",")
+		key, value, _ := strings.Cut(source[at+1:], "=")
+		if _, twice := options[key]; at < 0 || twice || key != "mode" && key != "sha256" {
+			break
 		}
+		options[key], source = value, source[:at]
+	}
+	remote := strings.Contains(source, "://")
+	if !found || path == "" || source == "" {
+		return file, misused("--file %q: write PATH=SOURCE[,mode=0644][,sha256=HEX]", text)
+	}
+	if text, given := options["mode"]; given {
+		mode, err := strconv.ParseUint(text, 8, 9)
+		if err != nil {
+			return file, misused("--file %q: mode %q is not an octal number up to 0777", path, text)
+		}
+		file.Mode = int(mode)
+	}
+	if text, given := options["sha256"]; given {
+		if !remote {
+			return file, misused("--file %q: sha256 is for what is fetched", path)
+		}
+		file.Source.SHA256 = strings.ToLower(text)
 	}
 	if remote {
 		file.Source.URL = source
@@ -127,7 +154,7 @@ func extra(text string) (ignition.File, error) {
 	}
 	var err error
 	if file.Source.Content, err = os.ReadFile(source); err != nil {
-		return file, fmt.Errorf("read --file %s: %w", path, err)
+		return file, fmt.Errorf("read --file %q: %w", path, err)
 	}
 	return file, nil
 }

@@ -7,6 +7,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"unbounded/ignition"
@@ -29,7 +32,7 @@ the configuration of the node, one of:
 the programs, one of:
   --manifest FILE --base-url URL  of a release: fetched from URL/<file>, verified
   --binaries DIR --base-url URL   measured here, fetched from URL/<program>, verified
-  --binaries DIR --inline         in the document itself, for trials: some 40 MB
+  --binaries DIR --inline         in the document itself, for trials: some 50 MB
 
 about the host:
   --arch ARCH         amd64 (default) or arm64
@@ -117,6 +120,12 @@ func misused(format string, args ...any) error {
 }
 
 func (g generator) run() error {
+	switch {
+	case g.maxSize < 0:
+		return misused("--max-size %d is less than nothing", g.maxSize)
+	case g.check && g.output != "":
+		return misused("--check makes no document, so there is nothing for --output")
+	}
 	in, err := g.input()
 	if err != nil {
 		return err
@@ -147,10 +156,40 @@ func (g generator) run() error {
 	case g.check:
 		return nil
 	case g.output != "":
-		return durable.Replace(g.output, written, 0o600)
+		return write(g.output, written)
 	}
 	_, err = io.Copy(g.out, bytes.NewReader(written))
 	return err
+}
+
+// write makes the file path, or replaces what a link there leads to. What is no regular file, /dev/stdout for one, is
+// written to and stays what it is.
+func write(path string, data []byte) error {
+	target, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(filepath.Dir(path)); err != nil {
+			return fmt.Errorf("write the document: %w", err)
+		}
+		return durable.Replace(path, data, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write the document: %w", err)
+	}
+	info, err := os.Stat(target)
+	switch {
+	case err != nil:
+		return fmt.Errorf("write the document: %w", err)
+	case info.IsDir():
+		return misused("--output %s is a folder: name a file", path)
+	case info.Mode().IsRegular():
+		return durable.Replace(target, data, 0o600)
+	}
+	file, err := os.OpenFile(target, os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("write the document: %w", err)
+	}
+	_, err = file.Write(data)
+	return errors.Join(err, file.Close())
 }
 
 // refuse prints a report and ends with its status.
@@ -173,7 +212,7 @@ func (g generator) input() (ignition.Input, error) {
 	if in.Config, err = g.configuration(); err != nil {
 		return in, err
 	}
-	if in.Programs, err = g.programs(); err != nil {
+	if err := g.artifacts(&in); err != nil {
 		return in, err
 	}
 	for _, text := range g.files {
@@ -192,14 +231,19 @@ func (g generator) configuration() (c ignition.Config, err error) {
 	if g.configSHA256 != "" && g.configURL == "" {
 		return c, misused("--config-sha256 goes with --config-url")
 	}
-	switch g.config {
-	case "":
+	if g.config == "" {
 		return c, nil
-	case "-":
-		c.Inline, err = io.ReadAll(io.LimitReader(g.in, config.MaxSize+1))
-	default:
-		c.Inline, err = durable.Read(g.config, config.MaxSize)
 	}
+	from := g.in
+	if g.config != "-" {
+		file, err := os.Open(g.config)
+		if err != nil {
+			return c, fmt.Errorf("read the configuration: %w", err)
+		}
+		defer file.Close()
+		from = file
+	}
+	c.Inline, err = io.ReadAll(io.LimitReader(from, config.MaxSize+1))
 	if err != nil {
 		return c, fmt.Errorf("read the configuration: %w", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"unbounded/internal/paths"
 	"unbounded/internal/release"
 	"unbounded/units"
@@ -105,6 +107,36 @@ func TestGenerate(t *testing.T) {
 	info, statErr := os.Stat(file)
 	if err != nil || statErr != nil || string(data) != first || info.Mode().Perm() != 0o600 {
 		t.Errorf("--output wrote %d bytes with %v, %v, want the document with 0600", len(data), info.Mode(), err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	run(append(ignition, "--output", link)...)
+	if to, err := os.Readlink(link); err != nil || to != file {
+		t.Errorf("--output to a link made it %q, %v", to, err)
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe") // as /dev/stdout, or a device, is no file either
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan string)
+	go func() {
+		data, _ := os.ReadFile(pipe)
+		read <- string(data)
+	}()
+	run(append(ignition, "--output", pipe)...)
+	if info, err := os.Lstat(pipe); err != nil || info.Mode()&os.ModeNamedPipe == 0 || <-read != first {
+		t.Errorf("--output to a pipe made it %v, %v, or wrote something else", info.Mode(), err)
+	}
+	for _, path := range []string{t.TempDir(), filepath.Join(t.TempDir(), "no/folder.ign")} {
+		p := &program{in: strings.NewReader(""), out: &bytes.Buffer{}, err: &bytes.Buffer{}, root: h.root}
+		if status := p.run(t.Context(), append(ignition, "--output", path)); status == 0 {
+			t.Errorf("--output %s succeeded", path)
+		}
+		if _, err := os.Stat(filepath.Dir(path)); strings.HasSuffix(path, ".ign") && err == nil {
+			t.Errorf("--output made the folder of %s", path)
+		}
 	}
 	if out, _ := run(append(ignition, "--check")...); out != "" {
 		t.Errorf("--check prints %s", out)

@@ -12,7 +12,6 @@ import (
 
 	"unbounded/internal/durable"
 	"unbounded/internal/exit"
-	"unbounded/internal/installed"
 	"unbounded/internal/lock"
 	"unbounded/internal/paths"
 	"unbounded/internal/record"
@@ -95,7 +94,7 @@ func (p *program) takeOff(ctx context.Context, i installation) error {
 		return err
 	}
 	p.say("configuration files removed: %d\n", removed)
-	removed, err = p.removeAll(slices.Concat(i.rest, []string{i.self, filepath.Join(i.prefix, installed.ManifestName)}))
+	removed, err = p.removeAll(slices.Concat(i.rest, []string{i.self, filepath.Join(i.prefix, paths.Manifest)}))
 	if err != nil {
 		return err
 	}

@@ -11,16 +11,13 @@ import (
 	"unbounded/internal/paths"
 )
 
-// ManifestName is the file below the prefix that says what an installer placed: one absolute path a line.
-const ManifestName = "manifest"
-
 // maxManifest is far more than any manifest has.
 const maxManifest = 1 << 20
 
 // Manifest is what an installer placed on the host below root, without the manifest itself. fs.ErrNotExist is in the
 // chain when it did not say.
 func Manifest(root, prefix string) ([]string, error) {
-	name := filepath.Join(prefix, ManifestName)
+	name := filepath.Join(prefix, paths.Manifest)
 	data, err := durable.Read(paths.At(root, name), maxManifest)
 	if err != nil {
 		return nil, fmt.Errorf("read what was installed: %w", err)

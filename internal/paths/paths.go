@@ -31,6 +31,9 @@ const (
 	BPF          = "/run/bpffs"
 )
 
+// Manifest is the file below the prefix that says what an installer placed: one absolute path a line.
+const Manifest = "manifest"
+
 // Files inside the tree of a machine.
 const (
 	Kubelet             = "/var/lib/kubelet"

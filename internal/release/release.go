@@ -27,6 +27,7 @@ const (
 	Extension = "extension" // a system extension image
 	Script    = "script"
 	SBOM      = "sbom"
+	Document  = "document" // a page that the unit files refer to
 )
 
 // Gzip is the one compression that there is.
@@ -72,6 +73,18 @@ func (m Manifest) Programs(arch string) ([]File, error) {
 	}
 	slices.SortFunc(programs, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
 	return programs, nil
+}
+
+// Documents are the pages of the release, sorted by file.
+func (m Manifest) Documents() []File {
+	var pages []File
+	for _, f := range m.Files {
+		if f.Kind == Document {
+			pages = append(pages, f)
+		}
+	}
+	slices.SortFunc(pages, func(a, b File) int { return strings.Compare(a.File, b.File) })
+	return pages
 }
 
 // Load reads the manifest in the file path.
@@ -154,7 +167,7 @@ func (f File) wrong() []string {
 	}
 	add(f.Kind == "", "kind", "is missing", f.Kind)
 	add(!word(f.File), "file", "not a name without folders", f.File)
-	add(f.Kind == Program && !word(f.Name), "name", "not the name of a program", f.Name)
+	add((f.Kind == Program || f.Kind == Document) && !word(f.Name), "name", "not the name of a program or page", f.Name)
 	add(f.Arch == "" && (f.Kind == Program || f.Kind == Tree || f.Kind == Extension), "arch", "is missing", f.Arch)
 	add(f.Size <= 0, "size", "not the size of a file", f.Size)
 	add(!sum(f.SHA256), "sha256", "not 64 hexadecimal digits", f.SHA256)

@@ -83,7 +83,7 @@ func TestParse(t *testing.T) {
 		},
 		{
 			"a bare program", `{"schemaVersion":1,"version":"v1","files":[{"kind":"program","file":"m"}]}`,
-			`files[0].name: not the name of a program: ""; files[0].arch: is missing: ""; files[0].size: not the size of a file: 0; files[0].sha256: not 64 hexadecimal digits: ""`,
+			`files[0].name: not the name of a program or page: ""; files[0].arch: is missing: ""; files[0].size: not the size of a file: 0; files[0].sha256: not 64 hexadecimal digits: ""`,
 		},
 		{
 			"sizes of what is not compressed", `{"schemaVersion":1,"version":"v1","files":[{"kind":"man","file":"m","fileSize":1,"fileSha256":"x",` + sums + `}]}`,

@@ -98,6 +98,8 @@ func file(version, name string, data []byte) (release.File, []byte, error) {
 	switch {
 	case name == "install.sh":
 		f.Kind = release.Script
+	case name == "operations.md":
+		f.Kind, f.Name = release.Document, name
 	case name == stem+".cdx.json":
 		f.Kind = release.SBOM
 	case between(name, stem+"-linux-", ".tar.gz", &f.Arch):

@@ -74,7 +74,7 @@ func TestSameGraph(t *testing.T) {
 // imageUnits are the unit files that the document for an image-based host places.
 func imageUnits(t *testing.T) map[string]string {
 	t.Helper()
-	in := ignition.Input{Prefix: imagePrefix, Config: ignition.Config{Credential: ignition.CredentialName}}
+	in := ignition.Input{Prefix: imagePrefix, Config: ignition.Config{Credential: paths.Credential}}
 	rendered, err := units.Rendered("")
 	if err != nil {
 		t.Fatal(err)

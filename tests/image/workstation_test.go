@@ -71,7 +71,10 @@ func TestWorkstation(t *testing.T) {
 	}
 	// In the open, and with everything else that the generator can do in this spec.
 	for _, words := range [][]string{
-		{"--plain"}, {"--prefix", "/var/opt/unbounded"}, {"--boot-complete"}, {"--root-image", "registry.example.net/other:1"},
+		{"--plain"},
+		{"--prefix", "/var/opt/unbounded"},
+		{"--boot-complete"},
+		{"--root-image", "registry.example.net/other:1"},
 		{"--file", "/etc/motd=" + filepath.Join(dir, "config.json") + ",mode=0640"},
 	} {
 		out := filepath.Join(dir, "other.ign")
@@ -106,6 +109,7 @@ func manifest(t *testing.T, programs string) string {
 			FileSize: 1, FileSHA256: hex.EncodeToString(sum[:]), // nobody fetches it here
 		})
 	}
+	m.Files = append(m.Files, release.File{Name: "operations.md", Kind: release.Document, File: "operations.md", Size: 1, SHA256: strings.Repeat("ab", 32)})
 	data, err := m.JSON()
 	if err != nil {
 		t.Fatal(err)
