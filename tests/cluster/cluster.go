@@ -290,6 +290,14 @@ func (c *Cluster) TryKubectl(ctx context.Context, args ...string) (string, error
 	return string(out), err
 }
 
+// DoubtReady takes back that a node is Ready, while its host is off: the API server remembers it for most of
+// a minute. After it AwaitReady waits for kubelet's own word.
+func (c *Cluster) DoubtReady(t host.T, node string) {
+	t.Helper()
+	c.Kubectl(t, "patch", "node", node, "--subresource=status",
+		"--patch", `{"status":{"conditions":[{"type":"Ready","status":"Unknown"}]}}`)
+}
+
 // AwaitReady waits until a node is Ready and tells how long that took.
 func (c *Cluster) AwaitReady(t host.T, node string, limit time.Duration) time.Duration {
 	t.Helper()

@@ -4,8 +4,10 @@ package image_test
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,14 +21,26 @@ import (
 // readyLimit bounds what a first boot takes until the node is Ready.
 const readyLimit = 4 * time.Minute
 
-// prepare makes an image-based host with a cluster, whose first boot a document has prepared.
+// prepare makes an image-based host with a cluster, whose first boot a document has prepared. The host has its
+// configuration from the document, or, with words that say so, as a credential from the machine that it is a guest of.
 func prepare(t *testing.T, options host.Options, config map[string]any, words ...string) *ground.Ground {
 	t.Helper()
+	credential := filepath.Join(t.TempDir(), "config")
+	byCredential := slices.Contains(words, "--config-credential")
+	if byCredential {
+		options.Args = append(options.Args, "--load-credential="+paths.Credential+":"+credential)
+	}
 	g := ground.Boot(t, ground.Options{Host: image.Options(options)})
 	g.WriteFile(t, ground.ConfigPath, host.File{Absent: true}) // the document brings it
 	encoded, err := json.Marshal(g.Config(t, config))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if byCredential {
+		if err := os.WriteFile(credential, encoded, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		encoded = nil
 	}
 	image.Serve(t, g.Host)
 	image.Apply(t, g.Host, image.Document(t, encoded, words...))
@@ -52,25 +66,24 @@ func TestFirstBoot(t *testing.T) {
 		id            host.File
 		files         map[string]host.File
 		prefix        string
+		words         []string
 	}{
-		{name: "no machine-id", release: "trixie", id: host.File{Absent: true}},
-		{name: "empty machine-id and a late disk", release: "bookworm", files: late()},
 		{
-			name: "valid machine-id and another prefix", release: "bookworm", prefix: "/var/opt/unbounded",
-			id: host.File{Content: "00112233445566778899aabbccddeeff\n", Mode: 0o444},
+			name: "no machine-id, configuration by credential", release: "trixie", id: host.File{Absent: true},
+			words: []string{"--config-credential", paths.Credential},
+		},
+		{name: "empty machine-id, state on a late disk", release: "bookworm", files: late(), words: []string{"--plain"}},
+		{
+			name: "valid machine-id, another prefix", release: "bookworm", prefix: "/var/opt/unbounded",
+			words: []string{"--prefix", "/var/opt/unbounded"},
+			id:    host.File{Content: "00112233445566778899aabbccddeeff\n", Mode: 0o444},
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			overlay := map[string]host.File{paths.MachineID: test.id}
-			for path, file := range test.files {
-				overlay[path] = file
-			}
-			var words []string
-			if test.prefix != "" {
-				words = []string{"--prefix", test.prefix}
-			}
-			g := prepare(t, host.Options{Release: test.release, Overlay: overlay}, nil, words...)
+			maps.Copy(overlay, test.files)
+			g := prepare(t, host.Options{Release: test.release, Overlay: overlay}, nil, test.words...)
 			if test.files != nil {
 				// The ground has mounted something there already.
 				umount := g.Outside(t.Context(), "umount", filepath.Join(g.Dir, "root/var/lib/unbounded"))
@@ -86,7 +99,9 @@ func TestFirstBoot(t *testing.T) {
 			g.Cluster.AwaitReady(t, ground.NodeName, readyLimit)
 			isReachable(t, g)
 			g.Await(t, readyLimit, "test -e "+paths.Complete+" && ! systemctl is-active "+paths.BootUnit)
-			g.Reboot(t)
+			g.PowerOff(t)
+			g.Cluster.DoubtReady(t, ground.NodeName)
+			g.On(t)
 			g.Cluster.AwaitReady(t, ground.NodeName, readyLimit)
 			isQuiet(t, g)
 			isReachable(t, g)

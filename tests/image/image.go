@@ -90,13 +90,16 @@ func binaries(t host.T) string {
 	return filepath.Join(product, paths.DefaultRoot, "slots/blue")
 }
 
-// Document makes an Ignition document as an operator does, of a configuration and of the
-// programs that Serve serves.
+// Document makes an Ignition document as an operator does, of a configuration, unless the
+// options say where the host has it from, and of the programs that Serve serves.
 func Document(t host.T, config []byte, options ...string) []byte {
 	t.Helper()
 	dir := binaries(t)
-	generate := exec.CommandContext(t.Context(), filepath.Join(dir, "unboundedctl"),
-		append([]string{"ignition", "--config", "-", "--binaries", dir, "--base-url", "http://" + programs}, options...)...)
+	words := append([]string{"ignition", "--binaries", dir, "--base-url", "http://" + programs}, options...)
+	if config != nil {
+		words = append(words, "--config", "-")
+	}
+	generate := exec.CommandContext(t.Context(), filepath.Join(dir, "unboundedctl"), words...)
 	generate.Stdin = bytes.NewReader(config)
 	var document, report bytes.Buffer
 	generate.Stdout, generate.Stderr = &document, &report
