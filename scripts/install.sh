@@ -184,7 +184,7 @@ fetch() {
 
 # unpack takes only what a release is made of.
 unpack() {
-	tar -tzf "$stage/tar" >"$stage/names" || die 78 "$(shown) is not a tar of a release: see above; nothing was changed"
+	tar -P -tzf "$stage/tar" >"$stage/names" || die 78 "$(shown) is not a tar of a release: see above; nothing was changed"
 	while read -r name; do
 		name=${name#./}
 		case /$name/ in

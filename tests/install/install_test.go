@@ -63,13 +63,8 @@ func TestThrice(t *testing.T) {
 // Refusals change nothing, and leave nothing.
 func TestRefused(t *testing.T) {
 	r := pack(t, "one.tar.gz", small(first))
-	evil := pack(t, "evil.tar.gz", func(path string, content []byte) []byte {
-		if path == slots+"unbounded-boot" {
-			return nil
-		}
-		return content
-	})
-	s := bare(t, host.Options{}, r, evil, seal("text.tar.gz", []byte("Not Found")))
+	foreign, leading, empty := files("foreign.tar.gz", "etc/passwd"), files("leading.tar.gz", "opt/unbounded/../../etc/passwd"), files("empty.tar.gz", "opt/unbounded/doc/x")
+	s := bare(t, host.Options{}, r, foreign, leading, empty, seal("text.tar.gz", []byte("Not Found")))
 	s.WriteFile(t, "/root/hurry/sleep", host.File{Content: "#!/bin/sh\n", Mode: 0o755})
 	for _, test := range []struct {
 		name, line string
@@ -87,6 +82,9 @@ func TestRefused(t *testing.T) {
 		{name: "corrupt", line: line(r, ""), fault: serve.Corrupt(1000), status: 78, says: []string{"has SHA-256", "nothing was changed"}},
 		{name: "truncated each time", line: "PATH=/root/hurry:$PATH " + line(r, ""), fault: serve.Cut(1000), status: 1, says: []string{"download http://" + address + "/one.tar.gz: curl", "nothing was changed"}},
 		{name: "not a tar", line: line(seal("text.tar.gz", []byte("Not Found")), ""), status: 78, says: []string{"not a tar", "nothing was changed"}},
+		{name: "a file of the host's", line: line(foreign, ""), status: 78, says: []string{"it has etc/passwd in it", "nothing was changed"}},
+		{name: "a way out", line: line(leading, ""), status: 78, says: []string{"opt/unbounded/../../etc/passwd leads out of it", "nothing was changed"}},
+		{name: "no programs", line: line(empty, ""), status: 78, says: []string{"is not a release", "/opt/unbounded/slots/blue", "nothing was changed"}},
 		{name: "no configuration", line: strings.Replace(line(r, ""), "/root/config.json", "/root/none.json", 1), status: 78, says: []string{"/root/none.json", "nothing was changed"}},
 		{
 			name: "of somebody else", line: line(r, ""), before: "mkdir -p /var/lib/machines/kube1/etc", after: "rm -r /var/lib/machines/kube1",

@@ -69,6 +69,19 @@ func pack(t *testing.T, name string, change func(path string, content []byte) []
 	return seal(name, data.Bytes())
 }
 
+// files makes a tar of files with these names.
+func files(name string, paths ...string) archive {
+	var data bytes.Buffer
+	zip := gzip.NewWriter(&data)
+	to := tar.NewWriter(zip)
+	for _, path := range paths { // a buffer takes everything
+		_ = to.WriteHeader(&tar.Header{Name: path, Mode: 0o644, Typeflag: tar.TypeReg})
+	}
+	_ = to.Close()
+	_ = zip.Close()
+	return seal(name, data.Bytes())
+}
+
 func seal(name string, data []byte) archive {
 	sum := sha256.Sum256(data)
 	return archive{name, data, hex.EncodeToString(sum[:])}
