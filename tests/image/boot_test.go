@@ -96,6 +96,9 @@ func TestFirstBoot(t *testing.T) {
 			// Not held up: ours has only begun.
 			g.MustRun(t, "systemctl is-active "+paths.BootUnit+" && test ! -e "+paths.Complete)
 			isImage(t, g)
+			if got := follow(t, g, "host"); !strings.Contains(got, paths.AdmitUnit) && !strings.Contains(got, "attempt 1") {
+				t.Errorf("what the guide says to watch shows nothing of the attempt:\n%s", got)
+			}
 			g.Cluster.AwaitReady(t, ground.NodeName, readyLimit)
 			isReachable(t, g)
 			g.Await(t, readyLimit, "test -e "+paths.Complete+" && ! systemctl is-active "+paths.BootUnit)
@@ -108,9 +111,15 @@ func TestFirstBoot(t *testing.T) {
 			if test.files != nil {
 				isOnlyLate(t, g)
 			}
+			if got := follow(t, g, "complete"); !strings.Contains(got, "ConditionResult=no") || !strings.Contains(got, "kube1") {
+				t.Errorf("what the guide says of a later boot is not so:\n%s", got)
+			}
 			if test.prefix != "" {
 				isFound(t, g, test.prefix)
+				return
 			}
+			follow(t, g, "reset")
+			g.MustRun(t, "! ls -d /opt/unbounded /etc/unbounded /etc/systemd/system/unbounded-* /var/lib/unbounded/agent /var/lib/machines/kube1")
 		})
 	}
 }
