@@ -130,8 +130,8 @@ func stagesOverlap(t *testing.T, g *ground.Ground) {
 // is for tests/bench to say: here others share the processors.
 func unchangedRetry(t *testing.T, g *ground.Ground) { retry(t, g, 5) }
 
-// retry starts the target several times, holds it to changing nothing, and returns the shortest time.
-func retry(t *testing.T, g *ground.Ground, times int) time.Duration {
+// retry starts the target several times, holds it to changing nothing, and tells the shortest time.
+func retry(t *testing.T, g *ground.Ground, times int) {
 	t.Helper()
 	// The phase and the marker are the test's own changes.
 	trees := func() host.Tree {
@@ -154,7 +154,6 @@ func retry(t *testing.T, g *ground.Ground, times int) time.Duration {
 		t.Errorf("an unchanged retry changed files:\n%s", diff)
 	}
 	t.Logf("unchanged retry: %v", best.Round(time.Millisecond))
-	return best
 }
 
 func completeHost(t *testing.T, g *ground.Ground) {

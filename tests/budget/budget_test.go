@@ -30,7 +30,7 @@ var budgets = map[string]int64{
 	"prerequisites":  4 * mb,
 	"reset":          4 * mb,
 	"rootfs":         13 * mb, // HTTPS and the image
-	"unboundedctl":   6 * mb, // reads and writes the documents of image-based hosts
+	"unboundedctl":   6 * mb,  // reads and writes the documents of image-based hosts
 	"verify":         4 * mb,
 }
 
