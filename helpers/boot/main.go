@@ -23,11 +23,12 @@ import (
 
 	"unbounded/internal/exit"
 	"unbounded/internal/journal"
+	"unbounded/internal/proc"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	log := journal.New("unbounded-boot")
+	log := journal.New("unbounded-boot").With(journal.FieldUnit, proc.Unit("/proc", os.Getpid()))
 	status := end(ctx, log, run(ctx, log, os.Args[1:]))
 	stop()
 	os.Exit(int(status))
