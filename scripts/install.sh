@@ -11,12 +11,15 @@
 #
 # It stages below /var/lib/unbounded, because /tmp may be noexec, and leaves nothing there.
 set -eu
+unset TAR_OPTIONS GZIP
+PATH=${PATH:-/usr/bin:/bin}:/usr/sbin:/sbin # restorecon
 
 PREFIX=/opt/unbounded # the unit files in the tar name it
 STATE=/var/lib/unbounded
 CONFIG=/etc/unbounded/agent/config.json
 UNITS=/etc/systemd/system
 CATALOG=/usr/local/lib/systemd/catalog
+HELD=$UNITS/unbounded-boot.service.d/10-reset.conf
 
 usage() {
 	cat <<'END'
@@ -77,6 +80,10 @@ parse() {
 		esac
 		shift
 	done
+	case $config in
+	'' | /*) ;;
+	*) config=./$config ;; # not an option of anything
+	esac
 	sha256=$(printf %s "$sha256" | tr A-F a-f)
 	case $sha256 in
 	'') die 64 "--sha256 is missing: the SHA-256 of the tar, from the release's SHA256SUMS" ;;
@@ -109,9 +116,10 @@ surroundings() {
 	[ -z "$missing" ] || die 78 "this host lacks what the installation needs: install$missing"
 }
 
-# alone waits for another run. The lock is on a folder, so that no file is left; the kernel lets go of it with the process.
+# alone waits for another run. The lock is on a folder, so that no file is left, and on one that nobody else can open; the
+# kernel lets go of it with the process.
 alone() {
-	exec 9</run
+	if [ -d /root ]; then exec 9</root; else exec 9</run; fi
 	flock -n 9 && return
 	say "another installation is at work: waiting for its end"
 	flock -w 900 9 || die 75 "another installation has been at work for 15 minutes: see what it waits for, and try again"
@@ -134,6 +142,7 @@ prepare() {
 	trap cleanup EXIT
 	trap 'exit 129' HUP
 	trap 'exit 130' INT
+	trap 'exit 141' PIPE
 	trap 'exit 143' TERM
 	stage=$(mktemp -d "$STATE/install.XXXXXX") || die 1 "$STATE cannot be written to: see above"
 	printf '#!/bin/sh\n' >"$stage/probe"
@@ -148,14 +157,16 @@ cleanup() {
 }
 
 # shown is the URL without what may be a secret: a user and its password, a signature in the query.
-shown() { printf %s "${url%%\?*}" | sed 's|//[^/@]*@|//|'; }
+shown() { printf %s "${url%%\?*}" | sed 's|//.*@|//|'; }
 
-# get goes on where an earlier try was cut off. The URL is not an argument: all users see those.
+# get goes on where an earlier try was cut off, and says why it failed. The URL is not an argument: all users see those.
 get() {
+	ulimit -f 2097152 # blocks of 512 bytes: far more than any release has
 	if command -v curl >/dev/null; then
-		printf 'url = "%s"\n' "$url" | curl -K - -fsSL -C - --connect-timeout 20 --speed-limit 1 --speed-time 60 -o "$stage/tar" 2>"$stage/why" 9<&-
+		printf 'url = "%s"\n' "$url" | curl -K - -gfsSL -C - --connect-timeout 20 --speed-limit 1 --speed-time 60 -o "$stage/tar" 2>&1 9<&-
 	else
-		printf '%s\n' "$url" | wget -i - -q -c -t 1 -T 60 -O "$stage/tar" 2>"$stage/why" 9<&-
+		# What wget says has the URL in it.
+		printf '%s\n' "$url" | wget -i - -q -c -t 1 -T 60 -O "$stage/tar" 9<&- || { status=$? && echo "wget ended with $status" && return $status; }
 	fi
 }
 
@@ -165,8 +176,14 @@ fetch() {
 	/*) cp "$url" "$stage/tar" || die 1 "the tar cannot be read: see above; nothing was changed" ;;
 	*)
 		pause=1 had=0
-		until get; do
-			why=$(tail -n 1 "$stage/why" | cut -c 1-200)
+		while :; do
+			status=0
+			why=$(get) || status=$?
+			[ $status -ne 0 ] || break
+			why=$(printf %s "$why" | tail -n 1 | cut -c 1-200)
+			case $status in
+			3 | 23 | 153) die 1 "download $(shown): ${why:-it cannot be written}: $STATE is full, or this is no release; nothing was changed" ;;
+			esac
 			[ $pause -lt 32 ] || die 1 "download $(shown): ${why:-no answer}; nothing was changed"
 			has=$(stat -c %s "$stage/tar" 2>/dev/null) || has=0
 			# Nothing came: it may be that the server cannot go on where it was cut off. All over again.
@@ -214,8 +231,11 @@ admitted() {
 	[ -z "$config" ] || set -- "$@" --config "$config"
 	status=0
 	why=$("$new/unbounded-admission" "$@" 2>&1) || status=$?
-	[ $status -eq 0 ] || die $status "$why; nothing was changed"
-	say "$why"
+	case $status in
+	0) say "$why" ;;
+	126 | 127) die 78 "the programs of this release do not run here: is it for another architecture than $arch? nothing was changed" ;;
+	*) die $status "$why; nothing was changed" ;;
+	esac
 }
 
 # put FILE PATH MODE: durable, in one rename, and only if anything differs; notes it in $changed.
@@ -237,7 +257,7 @@ point() {
 	[ "$(readlink "$1")" = "$2" ] && return
 	temp=${1%/*}/.${1##*/}.unbounded-tmp-install
 	rm -f "$temp"
-	ln -s "$2" "$temp" && mv -fT "$temp" "$1" && sync "${1%/*}"
+	if ! { ln -s "$2" "$temp" && mv -fT "$temp" "$1" && sync "${1%/*}"; }; then die 1 "$1 cannot be written: see above"; fi
 	changed="$changed $1"
 }
 
@@ -252,8 +272,18 @@ same() {
 	done
 }
 
-# leads LINK SLOT: there it leads to.
-leads() { [ "$(readlink -f "$PREFIX/$1")" = "$(readlink -f "$PREFIX")/slots/$2" ]; }
+# whole LINK: all is there that its slot was installed with.
+whole() {
+	folder=$PREFIX/$(readlink "$PREFIX/$1")
+	while read -r listed; do
+		case $listed in
+		"$folder"/*) [ -x "$listed" ] || return 1 ;;
+		esac
+	done <"$PREFIX/manifest"
+}
+
+# leads LINK SLOT: there it leads to. A slot may be a link itself.
+leads() { [ "$(readlink -f "$PREFIX/$1")" = "$(readlink -f "$PREFIX/slots/$2")" ]; }
 
 # beside LINK: the slot that it does not lead to.
 beside() { if leads "$1" blue; then echo green; else echo blue; fi; }
@@ -265,6 +295,7 @@ choose() {
 			die 78 "$PREFIX/$link is not a symbolic link, and not ours: move it away; nothing was changed"
 		fi
 	done
+	fits
 	if usable current && same current; then
 		slot=
 	elif usable current; then
@@ -274,16 +305,39 @@ choose() {
 	else
 		slot=blue
 	fi
+	if [ -n "$slot" ] && usable current && leads current "$slot"; then
+		die 78 "both slots of $PREFIX are one folder, and it is in use: see slots/ and the link current; nothing was changed"
+	fi
+}
+
+# fits looks for what is in the way of programs and units below PREFIX.
+fits() {
+	place=$PREFIX
+	while [ ! -d "$place" ]; do place=${place%/*}; done
+	if findmnt -no OPTIONS -T "${place:-/}" 2>/dev/null | tr , '\n' | grep -qx noexec; then
+		die 78 "programs cannot run below $PREFIX: its file system is mounted noexec; mount it without; nothing was changed"
+	fi
+	for folder in "$PREFIX/slots" "$PREFIX/slots/blue" "$PREFIX/slots/green" "$PREFIX/doc"; do
+		if [ -e "$folder" ] && [ ! -d "$folder" ]; then die 78 "$folder is no folder, and not ours: move it away; nothing was changed"; fi
+	done
+	other=$(sed -n 's|^ExecStart=\(.*\)/current/unbounded-boot.*|\1|p' "$UNITS/unbounded-boot.service" 2>/dev/null) || other=
+	if [ -n "$other" ] && [ "$other" != "$PREFIX" ]; then
+		die 78 "the units here start programs below $other: $other/current/unboundedctl uninstall, or make install PREFIX=$other; nothing was changed"
+	fi
+	if [ "$start" = no-wait ] && [ -e "$HELD" ]; then
+		die 78 "this host was reset, and $HELD keeps the boot service from making it a node: remove that file; nothing was changed"
+	fi
 }
 
 # programs puts the release into the slot, and then switches to it.
 programs() {
 	if [ -n "$slot" ]; then
 		# The slot may be that of last-good: what is in use now is what one can go back to.
-		if usable current; then
+		if usable current && whole current; then
 			point "$PREFIX/last-good" "$(readlink "$PREFIX/current")"
 		fi
-		mkdir -p "$PREFIX/slots/$slot"
+		mkdir -p "$PREFIX/slots/$slot" || die 1 "$PREFIX/slots/$slot cannot be made: see above"
+		rm -f "$PREFIX/slots/$slot"/.unbounded*.unbounded-tmp-install
 		for old in "$PREFIX/slots/$slot"/unbounded*; do
 			[ -e "$new/${old##*/}" ] || rm -f "$old"
 		done
@@ -313,6 +367,9 @@ manifest() {
 	put "$stage/manifest" "$PREFIX/manifest" 644
 }
 
+# masked UNIT: its operator does not want it to be started.
+masked() { [ "$(readlink "$UNITS/$1")" = /dev/null ]; }
+
 # files places what is not a program.
 files() {
 	mkdir -p "$PREFIX/doc" "$UNITS"
@@ -321,7 +378,11 @@ files() {
 	done
 	before=$changed
 	for file in "$stage/tree$UNITS"/*; do
-		put "$file" "$UNITS/${file##*/}" 644
+		if masked "${file##*/}"; then
+			say "${file##*/} is masked, and left so"
+		else
+			put "$file" "$UNITS/${file##*/}" 644
+		fi
 	done
 	[ "$before" = "$changed" ] || reload=yes
 	for file in "$stage/tree$CATALOG"/*; do
@@ -346,15 +407,15 @@ labels() {
 
 # busy refuses to change what stages that run are made of.
 busy() {
-	jobs=$(systemctl list-jobs --no-legend 'unbounded-*')
+	jobs=$(systemctl list-jobs --no-legend 'unbounded-*') || die 1 "systemd does not say what runs: see above; nothing was changed"
 	[ -z "$jobs" ] || die 75 "another release cannot be placed while a bootstrap or a reset runs: try again when it has ended; nothing was changed"
 }
 
 run() {
 	# A killed run may have placed units and not said so.
 	if [ "$reload" = no ] && systemctl show --property=NeedDaemonReload 'unbounded-*' | grep -q yes; then reload=yes; fi
-	[ "$reload" = no ] || systemctl daemon-reload
-	if [ "$enable" = yes ] && ! systemctl is-enabled --quiet unbounded-boot.service; then
+	[ "$reload" = no ] || systemctl daemon-reload || die 1 "systemd does not read its units again: see above"
+	if [ "$enable" = yes ] && ! masked unbounded-boot.service && ! systemctl is-enabled --quiet unbounded-boot.service; then
 		systemctl enable --quiet unbounded-boot.service
 	fi
 	cleanup
@@ -363,7 +424,7 @@ run() {
 	case $start in
 	no) say "start it with: systemctl start unbounded-bootstrap.target" ;;
 	no-wait)
-		systemctl start --no-block unbounded-boot.service
+		systemctl start --no-block unbounded-boot.service || die 1 "unbounded-boot.service cannot be started: see above"
 		say "the bootstrap is being started; follow it with: journalctl -f -u 'unbounded-*'"
 		;;
 	wait)

@@ -4,6 +4,7 @@ package install
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +65,8 @@ func TestThrice(t *testing.T) {
 func TestRefused(t *testing.T) {
 	r := pack(t, "one.tar.gz", small(first))
 	foreign, leading, empty := files("foreign.tar.gz", "etc/passwd"), files("leading.tar.gz", "opt/unbounded/../../etc/passwd"), files("empty.tar.gz", "opt/unbounded/doc/x")
-	s := bare(t, host.Options{}, r, foreign, leading, empty, seal("text.tar.gz", []byte("Not Found")))
+	alien := pack(t, "alien.tar.gz", func(string, []byte) []byte { return []byte("\x7fELF of another world") })
+	s := bare(t, host.Options{}, r, foreign, leading, empty, alien, seal("text.tar.gz", []byte("Not Found")))
 	s.WriteFile(t, "/root/hurry/sleep", host.File{Content: "#!/bin/sh\n", Mode: 0o755})
 	for _, test := range []struct {
 		name, line string
@@ -97,6 +99,29 @@ func TestRefused(t *testing.T) {
 		{
 			name: "the link is a folder", line: line(r, ""), before: "mkdir -p /opt/unbounded/current/x", after: "rm -r /opt/unbounded",
 			status: 78, says: []string{"/opt/unbounded/current is not a symbolic link", "nothing was changed"},
+		},
+		{
+			name: "noexec below the prefix", line: line(r, ""), before: "mount -t tmpfs -o noexec tmpfs /opt", after: "umount /opt",
+			status: 78, says: []string{"programs cannot run below /opt/unbounded", "noexec", "nothing was changed"},
+		},
+		{
+			name: "no room for the download", line: line(r, ""), before: "mount -t tmpfs -o size=16k tmpfs /var/lib/unbounded",
+			after: "umount /var/lib/unbounded", status: 1, says: []string{"/var/lib/unbounded is full", "nothing was changed"},
+		},
+		{
+			name: "a slot is a file", line: line(r, ""), before: "mkdir -p /opt/unbounded/slots && touch /opt/unbounded/slots/blue",
+			after: "rm -r /opt/unbounded", status: 78, says: []string{"/opt/unbounded/slots/blue is no folder", "nothing was changed"},
+		},
+		{
+			name: "below another prefix", line: line(r, ""), before: "printf '[Service]\\nExecStart=/srv/x/current/unbounded-boot\\n' >/etc/systemd/system/unbounded-boot.service",
+			after: "rm /etc/systemd/system/unbounded-boot.service", status: 78, says: []string{"/srv/x/current/unboundedctl uninstall", "nothing was changed"},
+		},
+		{
+			name: "held at boot", line: line(r, "--no-wait"), before: "mkdir " + filepath.Dir(paths.HeldAtBoot) + " && touch " + paths.HeldAtBoot,
+			after: "rm -r " + filepath.Dir(paths.HeldAtBoot), status: 78, says: []string{paths.HeldAtBoot, "remove that file", "nothing was changed"},
+		},
+		{
+			name: "of another architecture", line: line(alien, ""), status: 78, says: []string{"do not run here", "nothing was changed"},
 		},
 		{
 			name: "no tar", line: line(r, ""), before: "mv /bin/tar /bin/tar.away", after: "mv /bin/tar.away /bin/tar",
@@ -164,6 +189,50 @@ func TestSeed(t *testing.T) {
 			s.unchanged(t, "another run", func() { s.install(t, line(r, "--no-start"), 0) })
 			s.wipe(t)
 		})
+	}
+}
+
+// A switch that fails is told, and the next run makes it.
+func TestSwitchFails(t *testing.T) {
+	one, two := pack(t, "one.tar.gz", small(first)), pack(t, "two.tar.gz", small(second))
+	s := bare(t, host.Options{}, one, two)
+	s.WriteFile(t, "/root/fails/ln", host.File{Content: "#!/bin/sh\nexit 1\n", Mode: 0o755})
+	s.install(t, "PATH=/root/fails:$PATH "+line(one, "--no-start"), 1, "/opt/unbounded/current cannot be written")
+	s.install(t, line(one, "--no-start"), 0)
+	units := s.MustRun(t, "sha256sum /etc/systemd/system/unbounded*")
+	s.install(t, "PATH=/root/fails:$PATH "+line(two, "--no-start"), 1, "/opt/unbounded/current cannot be written")
+	if now := s.MustRun(t, "sha256sum /etc/systemd/system/unbounded*"); now != units || s.runs(t, "current", first) != first {
+		t.Error("units of the new release beside programs of the old one")
+	}
+	s.install(t, line(two, "--no-start"), 0)
+	if got := s.runs(t, "current", second); got != second {
+		t.Errorf("current is %q", got)
+	}
+}
+
+// Slots may lie elsewhere: the one in use is not written to there either. What an operator has masked stays masked, and a
+// release that lost a program is none to go back to.
+func TestOperatorsHand(t *testing.T) {
+	one, two, three := pack(t, "one.tar.gz", small(first)), pack(t, "two.tar.gz", small(second)), pack(t, "three.tar.gz", small("release-three"))
+	s := bare(t, host.Options{}, one, two, three)
+	s.install(t, line(one, "--no-start"), 0)
+	s.MustRun(t, "mv /opt/unbounded/slots /opt/big && ln -s /opt/big /opt/unbounded/slots && systemctl disable --quiet unbounded-boot.service && "+
+		"ln -sf /dev/null /etc/systemd/system/unbounded-boot.service && systemctl daemon-reload")
+	was := s.MustRun(t, "sha256sum /opt/big/blue/*")
+	s.install(t, line(two, "--no-start"), 0, "unbounded-boot.service is masked, and left so")
+	if now := s.MustRun(t, "sha256sum /opt/big/blue/*"); now != was {
+		t.Error("the slot in use was written to")
+	}
+	if got := s.runs(t, "current", second); got != second {
+		t.Errorf("current is %q", got)
+	}
+	if got := s.MustRun(t, "readlink /etc/systemd/system/unbounded-boot.service"); got != "/dev/null\n" {
+		t.Errorf("the mask is %q", got)
+	}
+	s.MustRun(t, "rm /opt/unbounded/current/unbounded-verify")
+	s.install(t, line(three, "--no-start"), 0)
+	if got := s.runs(t, "last-good", first, second, "release-three"); got == second {
+		t.Errorf("last-good is the release that lost a program")
 	}
 }
 
