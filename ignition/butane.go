@@ -33,18 +33,10 @@ func (d *Document) Butane(variant, spec string, compact bool) ([]byte, error) {
 		return nil, fmt.Errorf("butane variant %s has no stable version for ignition spec %s: use one of %s",
 			variant, spec, strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
 	}
-	file := butaneFile{Variant: variant, Version: versions[spec]}
-	all := d.whole()
-	if compact {
-		all = d.host
-		product, err := encode(ignitionFile{Ignition: ignitionHead{Version: spec}}.with(d.product))
-		if err != nil {
-			return nil, err
-		}
-		file.Ignition = &butaneHead{}
-		file.Ignition.Config.Merge = []butaneResource{{Inline: string(product)}}
+	file := form{Variant: variant, Version: versions[spec]}
+	if err := d.fill(&file, spec, compact, Source.butane); err != nil {
+		return nil, err
 	}
-	file.with(all)
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
@@ -54,51 +46,6 @@ func (d *Document) Butane(variant, spec string, compact bool) ([]byte, error) {
 	return out.Bytes(), encoder.Close()
 }
 
-type (
-	butaneFile struct {
-		Variant  string         `yaml:"variant"`
-		Version  string         `yaml:"version"`
-		Ignition *butaneHead    `yaml:"ignition,omitempty"`
-		Storage  *butaneStorage `yaml:"storage,omitempty"`
-		Systemd  *butaneSystemd `yaml:"systemd,omitempty"`
-	}
-	butaneHead struct {
-		Config struct {
-			Merge []butaneResource `yaml:"merge"`
-		} `yaml:"config"`
-	}
-	butaneStorage struct {
-		Files []butaneNode `yaml:"files,omitempty"`
-		Links []butaneNode `yaml:"links,omitempty"`
-	}
-	butaneNode struct {
-		Path      string          `yaml:"path"`
-		Overwrite bool            `yaml:"overwrite"`
-		Mode      octal           `yaml:"mode,omitempty"`
-		Target    string          `yaml:"target,omitempty"`
-		Contents  *butaneResource `yaml:"contents,omitempty"`
-	}
-	butaneResource struct {
-		Source       string        `yaml:"source,omitempty"`
-		Inline       string        `yaml:"inline,omitempty"`
-		Compression  *string       `yaml:"compression,omitempty"`
-		Verification *verification `yaml:"verification,omitempty"`
-	}
-	butaneSystemd struct {
-		Units []butaneUnit `yaml:"units"`
-	}
-	butaneUnit struct {
-		Name     string         `yaml:"name"`
-		Enabled  bool           `yaml:"enabled,omitempty"`
-		Contents string         `yaml:"contents,omitempty"`
-		DropIns  []butaneDropIn `yaml:"dropins,omitempty"`
-	}
-	butaneDropIn struct {
-		Name     string `yaml:"name"`
-		Contents string `yaml:"contents"`
-	}
-)
-
 // octal is a mode as people write it. Butane warns of decimal ones.
 type octal int
 
@@ -106,34 +53,10 @@ func (o octal) MarshalYAML() (any, error) {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: "0" + strconv.FormatInt(int64(o), 8)}, nil
 }
 
-func (f *butaneFile) with(p part) {
-	if len(p.files)+len(p.links) > 0 {
-		f.Storage = new(butaneStorage)
-	}
-	for _, file := range p.files {
-		contents := file.Source.butane()
-		f.Storage.Files = append(f.Storage.Files, butaneNode{Path: file.Path, Overwrite: true, Mode: octal(file.Mode), Contents: &contents})
-	}
-	for _, l := range p.links {
-		f.Storage.Links = append(f.Storage.Links, butaneNode{Path: l.path, Overwrite: true, Target: l.target})
-	}
-	if len(p.units) > 0 {
-		f.Systemd = new(butaneSystemd)
-	}
-	for _, u := range p.units {
-		written := butaneUnit{Name: u.name, Contents: u.content, Enabled: u.enabled}
-		for _, d := range u.dropIns {
-			written.DropIns = append(written.DropIns, butaneDropIn{d.name, d.content})
-		}
-		f.Systemd.Units = append(f.Systemd.Units, written)
-	}
-}
-
-func (s Source) butane() butaneResource {
+func (s Source) butane() resource {
 	// The YAML library writes a block that begins with a tab in a form that no reader takes.
 	if s.URL == "" && utf8.Valid(s.Content) && len(s.Content) > 0 && !strings.ContainsRune(" \t\r\n", rune(s.Content[0])) {
-		return butaneResource{Inline: string(s.Content)}
+		return resource{Inline: string(s.Content)}
 	}
-	r := s.resource()
-	return butaneResource{Source: r.Source, Compression: r.Compression, Verification: r.Verification}
+	return s.resource()
 }

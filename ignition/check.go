@@ -82,10 +82,7 @@ func (d *Document) clashes(given []File, report *Report) {
 		placed = append(placed, l.path)
 	}
 	for _, u := range all.units {
-		placed = append(placed, paths.SystemdDir+"/"+u.name)
-		for _, d := range u.dropIns {
-			placed = append(placed, paths.SystemdDir+"/"+u.name+".d/"+d.name)
-		}
+		placed = append(placed, u.paths()...)
 	}
 	slices.Sort(placed)
 	seen := map[string]bool{}

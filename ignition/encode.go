@@ -20,20 +20,34 @@ func (d *Document) Ignition(spec string, compact bool) ([]byte, error) {
 	if !slices.Contains(Specs(), spec) {
 		return nil, fmt.Errorf("ignition spec %q is not known: use one of %s", spec, strings.Join(Specs(), ", "))
 	}
-	file := ignitionFile{Ignition: ignitionHead{Version: spec}}
+	file := form{Ignition: &head{Version: spec}}
+	if err := d.fill(&file, spec, compact, Source.resource); err != nil {
+		return nil, err
+	}
+	return encode(file)
+}
+
+// fill puts the document into a form, in which written gives the contents of files.
+func (d *Document) fill(file *form, spec string, compact bool, written func(Source) resource) error {
 	all := d.whole()
 	if compact {
 		all = d.host
-		product, err := encode(ignitionFile{Ignition: ignitionHead{Version: spec}}.with(d.product))
+		inner := form{Ignition: &head{Version: spec}}
+		inner.add(d.product, Source.resource)
+		product, err := encode(inner)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		file.Ignition.Config = &ignitionConfig{Merge: []resource{inline(product)}}
+		if file.Ignition == nil {
+			file.Ignition = new(head)
+		}
+		file.Ignition.Config = &headConfig{Merge: []resource{written(Source{Content: product})}}
 	}
-	return encode(file.with(all))
+	file.add(all, written)
+	return nil
 }
 
-func encode(file ignitionFile) ([]byte, error) {
+func encode(file form) ([]byte, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
@@ -41,79 +55,74 @@ func encode(file ignitionFile) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// The part of the specification that is used. The types of Ignition itself write empty objects everywhere, and bring
-// an HTTP client along.
+// The part of the specification that is used, as Ignition has it (json) and as Butane has it (yaml). The types of Ignition
+// itself write empty objects everywhere, and bring an HTTP client along.
 type (
-	ignitionFile struct {
-		Ignition ignitionHead     `json:"ignition"`
-		Storage  *ignitionStorage `json:"storage,omitempty"`
-		Systemd  *ignitionSystemd `json:"systemd,omitempty"`
+	form struct {
+		Variant  string   `json:"-" yaml:"variant"`
+		Version  string   `json:"-" yaml:"version"`
+		Ignition *head    `json:"ignition" yaml:"ignition,omitempty"`
+		Storage  *storage `json:"storage,omitempty" yaml:"storage,omitempty"`
+		Systemd  *systemd `json:"systemd,omitempty" yaml:"systemd,omitempty"`
 	}
-	ignitionHead struct {
-		Config  *ignitionConfig `json:"config,omitempty"`
-		Version string          `json:"version"`
+	head struct {
+		Config  *headConfig `json:"config,omitempty" yaml:"config,omitempty"`
+		Version string      `json:"version" yaml:"-"`
 	}
-	ignitionConfig struct {
-		Merge []resource `json:"merge"`
+	headConfig struct {
+		Merge []resource `json:"merge" yaml:"merge"`
 	}
-	ignitionStorage struct {
-		Files []ignitionNode `json:"files,omitempty"`
-		Links []ignitionNode `json:"links,omitempty"`
+	storage struct {
+		Files []node `json:"files,omitempty" yaml:"files,omitempty"`
+		Links []node `json:"links,omitempty" yaml:"links,omitempty"`
 	}
 	// What an interrupted run of Ignition has placed is placed again: hence overwrite.
-	ignitionNode struct {
-		Path      string    `json:"path"`
-		Overwrite bool      `json:"overwrite"`
-		Contents  *resource `json:"contents,omitempty"`
-		Mode      int       `json:"mode,omitempty"`
-		Target    string    `json:"target,omitempty"`
+	node struct {
+		Path      string    `json:"path" yaml:"path"`
+		Overwrite bool      `json:"overwrite" yaml:"overwrite"`
+		Mode      octal     `json:"mode,omitempty" yaml:"mode,omitempty"`
+		Target    string    `json:"target,omitempty" yaml:"target,omitempty"`
+		Contents  *resource `json:"contents,omitempty" yaml:"contents,omitempty"`
 	}
 	resource struct {
-		Compression  *string       `json:"compression,omitempty"`
-		Source       string        `json:"source"`
-		Verification *verification `json:"verification,omitempty"`
+		Source       string        `json:"source" yaml:"source,omitempty"`
+		Inline       string        `json:"-" yaml:"inline,omitempty"` // Butane's, in place of Source
+		Compression  *string       `json:"compression,omitempty" yaml:"compression,omitempty"`
+		Verification *verification `json:"verification,omitempty" yaml:"verification,omitempty"`
 	}
 	verification struct {
-		Hash string `json:"hash"`
+		Hash string `json:"hash" yaml:"hash"`
 	}
-	ignitionSystemd struct {
-		Units []ignitionUnit `json:"units"`
+	systemd struct {
+		Units []unit `json:"units" yaml:"units"`
 	}
-	ignitionUnit struct {
-		Contents string           `json:"contents,omitempty"`
-		DropIns  []ignitionDropIn `json:"dropins,omitempty"`
-		Enabled  bool             `json:"enabled,omitempty"`
-		Name     string           `json:"name"`
+	unit struct {
+		Name     string   `json:"name" yaml:"name"`
+		Enabled  bool     `json:"enabled,omitempty" yaml:"enabled,omitempty"`
+		Contents string   `json:"contents,omitempty" yaml:"contents,omitempty"`
+		DropIns  []dropIn `json:"dropins,omitempty" yaml:"dropins,omitempty"`
 	}
-	ignitionDropIn struct {
-		Contents string `json:"contents"`
-		Name     string `json:"name"`
+	dropIn struct {
+		Name     string `json:"name" yaml:"name"`
+		Contents string `json:"contents" yaml:"contents"`
 	}
 )
 
-// with adds what a part places.
-func (f ignitionFile) with(p part) ignitionFile {
+// add puts in what a part places.
+func (f *form) add(p part, written func(Source) resource) {
 	if len(p.files)+len(p.links) > 0 {
-		f.Storage = new(ignitionStorage)
+		f.Storage = new(storage)
 	}
 	for _, file := range p.files {
-		contents := file.Source.resource()
-		f.Storage.Files = append(f.Storage.Files, ignitionNode{Path: file.Path, Overwrite: true, Contents: &contents, Mode: file.Mode})
+		contents := written(file.Source)
+		f.Storage.Files = append(f.Storage.Files, node{Path: file.Path, Overwrite: true, Mode: octal(file.Mode), Contents: &contents})
 	}
 	for _, l := range p.links {
-		f.Storage.Links = append(f.Storage.Links, ignitionNode{Path: l.path, Overwrite: true, Target: l.target})
+		f.Storage.Links = append(f.Storage.Links, node{Path: l.path, Overwrite: true, Target: l.target})
 	}
 	if len(p.units) > 0 {
-		f.Systemd = new(ignitionSystemd)
+		f.Systemd = &systemd{p.units}
 	}
-	for _, u := range p.units {
-		written := ignitionUnit{Name: u.name, Contents: u.content, Enabled: u.enabled}
-		for _, d := range u.dropIns {
-			written.DropIns = append(written.DropIns, ignitionDropIn{d.content, d.name})
-		}
-		f.Systemd.Units = append(f.Systemd.Units, written)
-	}
-	return f
 }
 
 func (s Source) resource() resource {

@@ -78,14 +78,17 @@ type part struct {
 
 type link struct{ path, target string }
 
-type unit struct {
-	name    string
-	content string
-	enabled bool
-	dropIns []dropIn
+// paths are the files that a unit is made of.
+func (u unit) paths() []string {
+	var all []string
+	if u.Contents != "" {
+		all = append(all, paths.SystemdDir+"/"+u.Name)
+	}
+	for _, d := range u.DropIns {
+		all = append(all, paths.SystemdDir+"/"+u.Name+".d/"+d.Name)
+	}
+	return all
 }
-
-type dropIn struct{ name, content string }
 
 const (
 	slot = "slots/blue" // below the prefix; what make install fills
@@ -113,7 +116,7 @@ func Build(in Input) (*Document, Report) {
 	}
 	d := new(Document)
 	for _, name := range slices.Sorted(maps.Keys(rendered)) {
-		d.product.units = append(d.product.units, unit{name: name, content: rendered[name], enabled: name == paths.BootUnit})
+		d.product.units = append(d.product.units, unit{Name: name, Contents: rendered[name], Enabled: name == paths.BootUnit})
 	}
 	for _, p := range in.Programs {
 		d.product.files = append(d.product.files, File{path.Join(in.Prefix, slot, p.Name), 0o755, p.Source})
@@ -131,7 +134,7 @@ func Build(in Input) (*Document, Report) {
 		d.host.files = append(d.host.files, File{paths.Config, 0o600, config})
 	}
 	if in.Config.Credential != "" {
-		d.host.units = []unit{{name: paths.AdmitUnit, dropIns: []dropIn{{credentialDropIn, loadCredential(in.Config.Credential)}}}}
+		d.host.units = []unit{{Name: paths.AdmitUnit, DropIns: []dropIn{{credentialDropIn, loadCredential(in.Config.Credential)}}}}
 	}
 	if in.BootComplete {
 		d.host.links = []link{{bootCompleteRequires + paths.BootCompleteUnit, paths.SystemdDir + "/" + paths.BootCompleteUnit}}
@@ -160,13 +163,8 @@ func (in Input) manifest(d *Document) []byte {
 	for _, f := range d.product.files {
 		all = append(all, f.Path)
 	}
-	for _, u := range d.product.units {
-		all = append(all, paths.SystemdDir+"/"+u.name)
-	}
-	for _, u := range d.host.units {
-		for _, d := range u.dropIns {
-			all = append(all, paths.SystemdDir+"/"+u.name+".d/"+d.name)
-		}
+	for _, u := range slices.Concat(d.product.units, d.host.units) {
+		all = append(all, u.paths()...)
 	}
 	all = append(all, in.Prefix+"/current", in.Prefix+"/last-good")
 	for _, l := range d.host.links {
@@ -189,8 +187,8 @@ func (d *Document) whole() part {
 		units: slices.Clone(d.product.units),
 	}
 	for _, u := range d.host.units {
-		at := slices.IndexFunc(all.units, func(have unit) bool { return have.name == u.name })
-		all.units[at].dropIns = u.dropIns
+		at := slices.IndexFunc(all.units, func(have unit) bool { return have.Name == u.Name })
+		all.units[at].DropIns = u.DropIns
 	}
 	all.sort()
 	return all

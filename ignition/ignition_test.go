@@ -205,7 +205,7 @@ func TestAnyContent(t *testing.T) {
 // product is the document that a compact one merges.
 func product(t *testing.T, text string) string {
 	t.Helper()
-	var file ignitionFile
+	var file form
 	if err := json.Unmarshal([]byte(text), &file); err != nil {
 		t.Fatal(err)
 	}
@@ -238,14 +238,14 @@ func TestCompact(t *testing.T) {
 	for name, in := range cases() {
 		t.Run(name, func(t *testing.T) {
 			d := build(t, in)
-			var plain, outer, inner ignitionFile
+			var plain, outer, inner form
 			compact := write(t, d, "3.3.0", true)
-			for text, file := range map[string]*ignitionFile{write(t, d, "3.3.0", false): &plain, compact: &outer, product(t, compact): &inner} {
+			for text, file := range map[string]*form{write(t, d, "3.3.0", false): &plain, compact: &outer, product(t, compact): &inner} {
 				if err := json.Unmarshal([]byte(text), file); err != nil {
 					t.Fatal(err)
 				}
 			}
-			placed := func(files ...*ignitionFile) map[string]any {
+			placed := func(files ...*form) map[string]any {
 				all := map[string]any{}
 				for _, f := range files {
 					if f.Storage != nil {
@@ -255,7 +255,7 @@ func TestCompact(t *testing.T) {
 					}
 					if f.Systemd != nil {
 						for _, u := range f.Systemd.Units {
-							if have, ok := all[u.Name].(ignitionUnit); ok { // Ignition merges units by name
+							if have, ok := all[u.Name].(unit); ok { // Ignition merges units by name
 								have.DropIns = append(have.DropIns, u.DropIns...)
 								u = have
 							}
@@ -276,7 +276,7 @@ func TestCompact(t *testing.T) {
 func TestGolden(t *testing.T) {
 	for name, in := range cases() {
 		t.Run(name, func(t *testing.T) {
-			var file ignitionFile
+			var file form
 			if err := json.Unmarshal([]byte(write(t, build(t, in), "3.3.0", false)), &file); err != nil {
 				t.Fatal(err)
 			}
