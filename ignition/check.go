@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"unbounded/internal/paths"
+	"unbounded/units"
 )
 
 // check reports on everything that was given, and is the source of the configuration as it goes into the document.
@@ -142,7 +143,7 @@ func (s Source) check(at, fix string, report *Report) {
 var name = regexp.MustCompile(`^unbounded(ctl|-[a-z0-9-]+)$`)
 
 // checkPrograms demands each program once, and all that unit files start.
-func (in Input) checkPrograms(rendered map[string]string, report *Report) {
+func (in Input) checkPrograms(report *Report) {
 	var have []string
 	for _, p := range in.Programs {
 		at := "programs." + p.Name
@@ -155,20 +156,11 @@ func (in Input) checkPrograms(rendered map[string]string, report *Report) {
 		}
 		p.Source.check(at, fixProgram, report)
 	}
-	var wanted []string
-	folder := in.Prefix + "/current/"
-	for _, content := range rendered {
-		for line := range strings.Lines(content) {
-			command, ok := strings.CutPrefix(strings.TrimSpace(line), "ExecStart="+folder)
-			if ok {
-				program, _, _ := strings.Cut(command, " ")
-				wanted = append(wanted, program)
-			}
-		}
+	wanted, err := units.Programs()
+	if err != nil {
+		report.fail("programs", err.Error(), "")
 	}
-	wanted = append(wanted, "unboundedctl") // which resets the host
-	slices.Sort(wanted)
-	for _, program := range slices.Compact(wanted) {
+	for _, program := range append(wanted, "unboundedctl") { // which resets the host
 		if !slices.Contains(have, program) {
 			report.fail("programs."+program, isMissing, fixProgram)
 		}

@@ -110,7 +110,7 @@ func Build(in Input) (*Document, Report) {
 		report.fail("", err.Error(), "")
 		return nil, report
 	}
-	in.checkPrograms(rendered, &report)
+	in.checkPrograms(&report)
 	if report.Failed() {
 		return nil, report
 	}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -46,20 +45,13 @@ const hash = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 // programs are all that the unit files start, and unboundedctl.
 func programs(source func(name string) Source) []Program {
-	all := []Program{{"unboundedctl", source("unboundedctl")}}
-	rendered, err := units.Rendered("/x")
+	names, err := units.Programs()
 	if err != nil {
 		panic(err)
 	}
-	for _, name := range slices.Sorted(maps.Keys(rendered)) {
-		for line := range strings.Lines(rendered[name]) {
-			if command, ok := strings.CutPrefix(strings.TrimSpace(line), "ExecStart=/x/current/"); ok {
-				program, _, _ := strings.Cut(command, " ")
-				if !slices.ContainsFunc(all, func(p Program) bool { return p.Name == program }) {
-					all = append(all, Program{program, source(program)})
-				}
-			}
-		}
+	var all []Program
+	for _, name := range append([]string{"unboundedctl"}, names...) {
+		all = append(all, Program{name, source(name)})
 	}
 	return all
 }

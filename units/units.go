@@ -4,6 +4,8 @@ package units
 
 import (
 	"embed"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -30,4 +32,21 @@ func Rendered(root string) (map[string]string, error) {
 		rendered[entry.Name()] = strings.ReplaceAll(string(data), RootToken, root)
 	}
 	return rendered, nil
+}
+
+// Programs are the programs that the unit files start, sorted by name.
+func Programs() ([]string, error) {
+	rendered, err := Rendered("")
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]bool{}
+	for _, unit := range rendered {
+		for line := range strings.Lines(unit) {
+			if command, ok := strings.CutPrefix(line, "ExecStart=/current/"); ok {
+				found[strings.Fields(command)[0]] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found)), nil
 }

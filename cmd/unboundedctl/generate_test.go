@@ -5,10 +5,8 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"encoding/json"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -22,19 +20,11 @@ import (
 // programNames are the programs of the product, as far as its units start them, and unboundedctl.
 func programNames(t *testing.T) []string {
 	t.Helper()
-	rendered, err := units.Rendered("")
+	names, err := units.Programs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]bool{"unboundedctl": true}
-	for _, content := range rendered {
-		for line := range strings.Lines(content) {
-			if command, ok := strings.CutPrefix(line, "ExecStart=/current/"); ok {
-				all[strings.Fields(command)[0]] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(all))
+	return append(names, "unboundedctl")
 }
 
 // program64 is the head of a program for arch.

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -75,17 +74,11 @@ func TestSameGraph(t *testing.T) {
 func imageUnits(t *testing.T) map[string]string {
 	t.Helper()
 	in := ignition.Input{Prefix: imagePrefix, Config: ignition.Config{Credential: paths.Credential}}
-	rendered, err := units.Rendered("")
+	names, err := units.Programs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs := map[string]bool{"unboundedctl": true}
-	for _, content := range rendered {
-		for _, program := range regexp.MustCompile(`(?m)^ExecStart=/current/(\S+)`).FindAllStringSubmatch(content, -1) {
-			programs[program[1]] = true
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(programs)) {
+	for _, name := range append(names, "unboundedctl") {
 		in.Programs = append(in.Programs, ignition.Program{Name: name, Source: ignition.Source{Content: []byte(name)}})
 	}
 	document, report := ignition.Build(in)
