@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"unbounded/internal/osrelease"
 	"unbounded/internal/paths"
 )
 
@@ -21,18 +22,10 @@ type Host struct {
 // ReadHost looks at the host below root ("/" for the real one). What cannot be read
 // stays empty: the checks that need it say what to set instead.
 func ReadHost(root string) Host {
-	host := Host{Hostname: firstLine(root, "/proc/sys/kernel/hostname", "/etc/hostname")}
-	for _, line := range strings.Split(firstFile(root, "/etc/os-release", "/usr/lib/os-release"), "\n") {
-		key, value, _ := strings.Cut(line, "=")
-		value = strings.Trim(strings.TrimSpace(value), `"'`)
-		switch strings.TrimSpace(key) {
-		case "ID":
-			host.OSID = value
-		case "VERSION_ID":
-			host.OSVersion = value
-		case "ID_LIKE":
-			host.OSLike = value
-		}
+	system := osrelease.Read(root)
+	host := Host{
+		Hostname: firstLine(root, "/proc/sys/kernel/hostname", "/etc/hostname"),
+		OSID:     system["ID"], OSVersion: system["VERSION_ID"], OSLike: system["ID_LIKE"],
 	}
 	nodes, _ := filepath.Glob(paths.At(root, "/dev/nvidia[0-9]*")) // the pattern is right
 	host.NVIDIA = len(nodes) > 0
@@ -41,18 +34,15 @@ func ReadHost(root string) Host {
 	return host
 }
 
-func firstFile(root string, names ...string) string {
+// firstLine is that of the first of the files that has something in it.
+func firstLine(root string, names ...string) string {
 	for _, name := range names {
 		if data, err := os.ReadFile(paths.At(root, name)); err == nil && len(data) > 0 {
-			return string(data)
+			line, _, _ := strings.Cut(string(data), "\n")
+			return strings.TrimSpace(line)
 		}
 	}
 	return ""
-}
-
-func firstLine(root string, names ...string) string {
-	line, _, _ := strings.Cut(firstFile(root, names...), "\n")
-	return strings.TrimSpace(line)
 }
 
 // defaultImage is the public image that fits the host.

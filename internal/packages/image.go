@@ -2,11 +2,10 @@ package packages
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
-	"unbounded/internal/paths"
+	"unbounded/internal/osrelease"
 	"unbounded/internal/run"
 )
 
@@ -39,7 +38,7 @@ func List(missing []Need, manager string) string {
 // Remedy is how a host below root on which nothing can be installed gets the packages: that is its distribution's way.
 func Remedy(root string, names []string) string {
 	const extension = "add a system extension (/var/lib/extensions) that has %s"
-	host, all := release(root), strings.Join(names, ", ")
+	host, all := osrelease.Read(root), strings.Join(names, ", ")
 	_, layers := run.Find(root, "rpm-ostree")
 	switch {
 	case layers || host["ID"] == "fedora" && host["VARIANT_ID"] == "coreos":
@@ -50,22 +49,4 @@ func Remedy(root string, names []string) string {
 		return fmt.Sprintf("boot a newer Azure Container Linux image, or "+extension+", a squashfs .raw for the same systemd, and reboot", all)
 	}
 	return fmt.Sprintf(extension+", or boot another image", all)
-}
-
-// release is os-release of the host below root; empty if it has none.
-func release(root string) map[string]string {
-	fields := map[string]string{}
-	for _, path := range []string{"/etc/os-release", "/usr/lib/os-release"} {
-		data, err := os.ReadFile(paths.At(root, path))
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(data)) {
-			if key, value, found := strings.Cut(strings.TrimSpace(line), "="); found {
-				fields[key] = strings.Trim(value, `"'`)
-			}
-		}
-		break
-	}
-	return fields
 }
