@@ -15,6 +15,7 @@ import (
 	"unbounded/internal/lock"
 	"unbounded/internal/paths"
 	"unbounded/internal/record"
+	"unbounded/internal/systemd"
 )
 
 // uninstall removes what an installer placed, and the configuration.
@@ -113,9 +114,7 @@ func (p *program) quiet(ctx context.Context, manager manager) error {
 		switch state {
 		case "inactive":
 		case "failed":
-			if err := manager.ResetFailed(ctx, name); err != nil {
-				p.complain("forget that %s failed: %v, ignoring\n", name, err)
-			}
+			systemd.Forget(ctx, manager, func(format string, args ...any) { p.complain(format+"\n", args...) }, name)
 		default:
 			active = append(active, name)
 		}

@@ -152,7 +152,7 @@ func (m *machine) service(ctx context.Context, inner *systemd.Manager, service s
 }
 
 func (m *machine) start(ctx context.Context, inner *systemd.Manager, unit string, what action) error {
-	slot.Forget(ctx, inner, m.Log, unit)
+	systemd.Forget(ctx, inner, m.Log.Warn, unit)
 	m.Log.Status("wait for %s in machine %s to start", unit, m.Slot)
 	ask, how := inner.Start, "started"
 	if what == restartIt {

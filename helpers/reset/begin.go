@@ -153,9 +153,7 @@ func cancel(ctx context.Context, env *stage.Env, manager units) error {
 		if after.Runs() {
 			return fmt.Errorf("%s runs although it was stopped: see `systemctl status %s`", unit, unit)
 		}
-		if err := manager.ResetFailed(ctx, unit); err != nil {
-			env.Log.Warn("forget that %s failed: %v, ignoring", unit, err)
-		}
+		systemd.Forget(ctx, manager, env.Log.Warn, unit)
 	}
 	return nil
 }

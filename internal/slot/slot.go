@@ -123,7 +123,7 @@ func (m *Slot) act(ctx context.Context, steps []step) error {
 		case stop:
 			_, err = m.Host.Stop(ctx, m.unit())
 		case resetFailed:
-			Forget(ctx, m.Host, m.Log, m.unit())
+			systemd.Forget(ctx, m.Host, m.Log.Warn, m.unit())
 		case clean:
 			err = m.clean(ctx)
 		case start:

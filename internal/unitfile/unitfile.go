@@ -160,9 +160,7 @@ func settle(ctx context.Context, root string, manager Manager, log *journal.Log,
 		case p.Runs():
 			return fmt.Errorf("%s was started while it was taken away: see `systemctl status %s`", unit, unit)
 		case p.ActiveState == "failed":
-			if err := manager.ResetFailed(ctx, unit); err != nil {
-				log.Warn("forget that %s failed: %v, ignoring", unit, err) // some hosts forbid it to everybody
-			}
+			systemd.Forget(ctx, manager, log.Warn, unit)
 		}
 		if p.LoadState == "loaded" && p.FragmentPath != "" {
 			log.Notice("%s stays: it is not of this installation but of a package; it is stopped and disabled", p.FragmentPath)
