@@ -11,9 +11,6 @@ import (
 	"unbounded/internal/config"
 )
 
-// anyHost stands for the host, which is not known yet: its name may become MachineName.
-var anyHost = config.Host{Hostname: "host"} //nolint:gochecknoglobals // a constant but for its type
-
 var credentialName = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
 // check reports on the configuration and is its source, with the image in it.
@@ -63,7 +60,8 @@ func (c Config) inline(image string, report *Report) []byte {
 			return nil
 		}
 	}
-	checked, err := config.Parse(data, anyHost)
+	// The host is not known yet: its name may become MachineName.
+	checked, err := config.Parse(data, config.Host{Hostname: "host"})
 	var problems config.Problems
 	switch {
 	case errors.As(err, &problems):

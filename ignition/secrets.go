@@ -17,7 +17,7 @@ import (
 // What gives a secret away. Nobody can know them all: these are the names and the forms that credentials of nodes,
 // registries and clouds have.
 var (
-	secretName  = regexp.MustCompile(`(?i)(secret|passw|token|kubeconfigdata|private|client-key|authorization|identitytoken|apikey)`)
+	secretName  = regexp.MustCompile(`(?i)(secret|passw|token|kubeconfigdata|private|client-key|authorization|apikey)`)
 	secretFlag  = regexp.MustCompile(`(?i)(secret|passw|token|key)[^=]*=.`)
 	secretValue = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$|PRIVATE KEY-----`) // a bootstrap token, a key
 )
@@ -95,10 +95,11 @@ func holdsSecret(f File) bool {
 	if f.Source.URL != "" || len(f.Source.Content) == 0 {
 		return false
 	}
-	for _, dir := range []string{"/etc/credstore", "/etc/credstore.encrypted"} {
-		if path.Dir(f.Path) == dir {
-			return dir == "/etc/credstore"
-		}
+	switch path.Dir(f.Path) {
+	case "/etc/credstore":
+		return true
+	case "/etc/credstore.encrypted":
+		return false
 	}
 	content := f.Source.Content
 	return f.Path == paths.RegistryAuth || secretValue.Match(content) || len(secrets(content)) > 0 ||

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
@@ -66,7 +65,7 @@ func (g generator) released(in *ignition.Input) error {
 }
 
 func (g generator) fetched(f release.File) ignition.Program {
-	return ignition.Program{Name: cmp.Or(f.Name, f.File), Source: ignition.Source{
+	return ignition.Program{Name: f.Name, Source: ignition.Source{
 		URL: g.url(f.File), Gzip: f.Compression == release.Gzip, SHA256: f.SHA256,
 	}}
 }

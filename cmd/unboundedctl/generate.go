@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -67,7 +66,7 @@ type generator struct {
 }
 
 // generate prints an Ignition or Butane document.
-func (p *program) generate(_ context.Context, name string, args []string) error {
+func (p *program) generate(name string, args []string) error {
 	g := generator{program: p, butane: name == "butane"}
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

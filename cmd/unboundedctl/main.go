@@ -73,7 +73,7 @@ func (p *program) run(ctx context.Context, args []string) exit.Status {
 		return exit.Usage
 	}
 	if args[0] == "ignition" || args[0] == "butane" {
-		return p.report(p.generate(ctx, args[0], args[1:]))
+		return p.report(p.generate(args[0], args[1:]))
 	}
 	var options options
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)

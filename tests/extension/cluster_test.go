@@ -11,7 +11,7 @@ import (
 	"unbounded/tests/ground"
 )
 
-// A host that has booted with the extension joins by itself, and a boot after that starts no process of ours.
+// A host that has booted with the extension joins by itself, and a boot after that starts no bootstrap.
 func TestJoins(t *testing.T) {
 	g := ground.Boot(t, ground.Options{Host: bare(t, "trixie")})
 	g.MustRun(t, install)

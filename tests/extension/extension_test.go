@@ -48,7 +48,7 @@ func bare(t *testing.T, name string) host.Options {
 	return host.Options{Release: name, Bare: true, Args: []string{"--bind-ro=" + tree + ":/mnt/extension"}}
 }
 
-// isIdle demands that this boot started no process of ours.
+// isIdle demands that this boot has started no bootstrap.
 func isIdle(t *testing.T, h *host.Host) {
 	t.Helper()
 	for _, row := range []struct{ script, want string }{
