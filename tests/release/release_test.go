@@ -38,7 +38,9 @@ func TestRelease(t *testing.T) {
 	if os.Getenv("UNBOUNDED_RELEASE") == "full" {
 		arches, other = "amd64 arm64", append(other, "GOCACHE="+t.TempDir())
 	}
-	first, second, elsewhere := filepath.Join(t.TempDir(), "dist"), filepath.Join(t.TempDir(), "dist"), t.TempDir()
+	first, second := filepath.Join(t.TempDir(), "dist"), filepath.Join(t.TempDir(), "dist")
+	elsewhere := filepath.Join(strange(t), "checkout")
+	other = append(other, "TMPDIR="+filepath.Dir(elsewhere), "GOFIPS140=latest", "GODEBUG=x509sha1=1")
 	if err := Make(t.Context(), "../..", first, arches); err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +51,12 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := read(t, first)
+	if err := Make(t.Context(), "../..", first, arches, "PATH="+full(t)+":"+os.Getenv("PATH")); err == nil {
+		t.Error("a release that could not be put into its place is none, and no error")
+	}
+	if diff := cmp.Diff(sums(files), sums(read(t, first))); diff != "" {
+		t.Errorf("a release that failed did not leave the one before:\n%s", diff)
+	}
 	if diff := cmp.Diff(sums(files), sums(read(t, second))); diff != "" {
 		t.Fatalf("made twice, it differs (-first +second):\n%s", diff)
 	}
@@ -63,6 +71,29 @@ func TestRelease(t *testing.T) {
 		t.Run("extension for "+arch, func(t *testing.T) { extension(t, m, arch, filepath.Join(first, "unbounded-"+Version+"-"+arch+".raw")) })
 	}
 	t.Run("sbom", func(t *testing.T) { bom(t, m, files["unbounded-"+Version+".cdx.json"]) })
+}
+
+// strange is a folder that hands its group on, in a workspace of Go's that knows nothing of what is put there.
+func strange(t *testing.T) string {
+	t.Helper()
+	const daemon = 1
+	dir := t.TempDir()
+	err := errors.Join(os.Chown(dir, 0, daemon), os.Chmod(dir, 0o755|os.ModeSetgid), os.WriteFile(filepath.Join(dir, "go.work"), []byte("go 1.26\n"), 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// full is a folder with a mv that finds no room for a release.
+func full(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	const mv = "#!/bin/sh\ncase \"$*\" in *dist.new*) echo 'mv: no space left' >&2 && exit 1 ;; esac\nexec /bin/mv \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "mv"), []byte(mv), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 func read(t *testing.T, dir string) map[string][]byte {
