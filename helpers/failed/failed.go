@@ -16,11 +16,22 @@ import (
 	"unbounded/internal/systemd"
 )
 
+// run says what is unsaid until nothing is: while this unit is starting, systemd merges what the next attempt's
+// failure asks for into the job at hand, so an attempt that fails meanwhile has nobody else who speaks for it.
 func run(ctx context.Context, root string, log *journal.Log) error {
+	for {
+		if said, err := say(ctx, root, log); err != nil || !said {
+			return err
+		}
+	}
+}
+
+// say writes the failure of the latest attempt, if it has one that nobody has written.
+func say(ctx context.Context, root string, log *journal.Log) (said bool, err error) {
 	owner, err := record.Open(root).Load()
 	ends, err := latest(ctx, err == nil && owner.Phase == record.Resetting)
 	if err != nil || ends == nil {
-		return err
+		return false, err
 	}
 	note, err := failure.Read(root)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -28,11 +39,11 @@ func run(ctx context.Context, root string, log *journal.Log) error {
 	}
 	end, why := unsaid(note.Time, ends)
 	if why == "" {
-		return nil
+		return false, nil
 	}
 	cause := fmt.Errorf("%s %s; see `journalctl -b -u %s`", end.unit, why, end.unit)
 	log.With(journal.FieldUnit, end.unit).With(journal.FieldStage, program(end.unit)).With(journal.FieldInstall, owner.InstallID).Error(journal.Failed, cause)
-	return failure.Write(root, failure.Failure{
+	return true, failure.Write(root, failure.Failure{
 		Stage: program(end.unit), Unit: end.unit, Cause: cause.Error(), Status: status(end.Properties),
 		Time: end.EndedAt, InvocationID: end.InvocationID, InstallID: owner.InstallID,
 	})

@@ -106,8 +106,8 @@ func killed(t *testing.T, g *ground.Ground, unit string, call int) {
 		t.Errorf("%s killed at call %d: start = 0", unit, call)
 	}
 	if slices.Equal(end, []string{"9"}) {
-		// The handler runs after the start has returned.
-		g.Await(t, time.Minute, "test -e "+paths.LastFailure)
+		// The handler runs after the start has returned. Until it is done, the file is that of an earlier kill.
+		g.Await(t, time.Minute, "grep -q \"$(systemctl show -P InvocationID "+unit+")\" "+paths.LastFailure)
 		var f failure.Failure
 		if err := json.Unmarshal([]byte(g.ReadFile(t, paths.LastFailure)), &f); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -61,27 +62,44 @@ func makeCgroup(name string) (string, error) {
 	return path, nil
 }
 
-// removeCgroups removes the cgroups of a name with all below them: the kernel takes
-// that only when no process is in them any more, deepest first.
-func removeCgroups(name string) {
+// removeCgroups removes the cgroups of a name with all below them: the kernel takes that only when no process is in
+// them any more, deepest first. One that has just been killed, or has entered from outside, may need a moment.
+func removeCgroups(name string) error {
 	mounts, err := hierarchies()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "remove cgroups: %v\n", err)
+		return err
 	}
-	for _, mount := range mounts {
-		var folders []string
-		_ = filepath.WalkDir(filepath.Join(mount, name), func(path string, entry fs.DirEntry, err error) error {
-			if err == nil && entry.IsDir() {
-				folders = append(folders, path)
-			}
-			return nil
-		})
-		for _, folder := range slices.Backward(folders) {
-			if err := os.Remove(folder); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				fmt.Fprintf(os.Stderr, "remove cgroup: %v\n", err)
-			}
+	const limit = 10 * time.Second
+	for began := time.Now(); ; {
+		var left []error
+		for _, mount := range mounts {
+			left = append(left, removeCgroup(filepath.Join(mount, name)))
+		}
+		if err := errors.Join(left...); err == nil || time.Since(began) > limit {
+			return err
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// removeCgroup kills what is in a cgroup, if the kernel can at once, and removes it as far as it can.
+func removeCgroup(path string) error {
+	if err := killCgroup(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var folders []string
+	err := filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			folders = append(folders, path)
+		}
+		return nil
+	})
+	for _, folder := range slices.Backward(folders) {
+		if e := os.Remove(folder); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
 		}
 	}
+	return err
 }
 
 // leaderIn finds the PID 1 of the host in its cgroup: it is one PID namespace

@@ -114,7 +114,7 @@ func tidy(s spec) error {
 }
 
 // supervise starts the keeper in its namespaces, waits for its end and cleans up.
-func supervise(s spec) error {
+func supervise(s spec) (err error) {
 	// The parent death signal is sent when the thread ends that forked.
 	runtime.LockOSThread()
 	if err := lockFolder(s.Dir); err != nil {
@@ -129,7 +129,7 @@ func supervise(s spec) error {
 	if err != nil {
 		return err
 	}
-	defer removeCgroups(filepath.Base(s.Dir))
+	defer func() { err = errors.Join(err, removeCgroups(filepath.Base(s.Dir))) }()
 	cgroup, err := os.Open(filepath.Join(s.Cgroup, "keeper"))
 	if err != nil {
 		return err

@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -153,23 +154,23 @@ func (h *Host) supervise(t T, s spec) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
 	supervisor.Stderr = log
 	// A Ctrl-C is for the test; the supervisor has to outlive it.
 	supervisor.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if h.commands, err = supervisor.StdinPipe(); err != nil {
-		return err
+	h.commands, err = supervisor.StdinPipe()
+	var out io.ReadCloser
+	if err == nil {
+		out, err = supervisor.StdoutPipe()
 	}
-	out, err := supervisor.StdoutPipe()
+	if err == nil {
+		err = supervisor.Start()
+	}
 	if err != nil {
-		return err
-	}
-	if err := supervisor.Start(); err != nil {
-		return err
+		return errors.Join(err, log.Close())
 	}
 	read := make(chan struct{})
 	go func() { h.read(out); close(read) }()
-	t.Cleanup(func() { h.end(t, supervisor, read) })
+	t.Cleanup(func() { h.end(t, supervisor, read, log) })
 	if err := h.expect(t.Context(), "keeper", "up"); err != nil {
 		text, _ := os.ReadFile(s.path("ground.log"))
 		return fmt.Errorf("%w\n%s", err, text)
@@ -180,15 +181,18 @@ func (h *Host) supervise(t T, s spec) error {
 	return nil
 }
 
-// end takes the host away and, of a failed test, shows what the host says.
-func (h *Host) end(t T, supervisor *exec.Cmd, read <-chan struct{}) {
+// end takes the host away and, of a failed test, shows what the host says. The supervisor removes its log with the
+// folder; the open file still has it.
+func (h *Host) end(t T, supervisor *exec.Cmd, read <-chan struct{}, log *os.File) {
+	defer log.Close()
 	if t.Failed() {
 		h.explain(t)
 	}
 	_ = h.commands.Close()
 	<-read
 	if err := supervisor.Wait(); err != nil {
-		t.Logf("the supervisor of %s: %v", h.Dir, err)
+		text, _ := io.ReadAll(io.NewSectionReader(log, 0, math.MaxInt64))
+		t.Logf("the supervisor of %s: %v\n%s", h.Dir, err, text)
 	}
 }
 

@@ -148,6 +148,22 @@ func TestFailed(t *testing.T) {
 				t.Errorf("note %s, want that of the later attempt", got)
 			}
 		})
+		t.Run("an attempt that fails while an earlier one is told of", func(t *testing.T) {
+			const slow = "/run/systemd/system/" + paths.FailedUnit + ".d"
+			h.MustRun(t, "rm -f "+paths.LastFailure+"; mkdir -p "+slow+"; printf '[Service]\\nSystemCallFilter=\\nExecStart=\\nExecStart=/usr/bin/strace -f -o /dev/null "+
+				"-e trace=renameat,renameat2 -e inject=renameat,renameat2:delay_exit=3000000 "+paths.DefaultRoot+"/current/unbounded-failed\\n' >"+slow+"/x.conf; systemctl daemon-reload")
+			does(t, h, "unbounded-rootfs@kube1", "kill -KILL $$")
+			if got := h.Run(t, "systemctl start "+paths.Target); got.Code == 0 {
+				t.Fatal("the start succeeded, want a failure")
+			}
+			h.Await(t, 10*time.Second, "grep -q unbounded-rootfs "+paths.LastFailure)
+			does(t, h, "unbounded-rootfs@kube1", "exit 0")
+			does(t, h, "unbounded-kernel", "kill -KILL $$")
+			if got := note(t); !strings.Contains(got, `"stage": "unbounded-kernel"`) {
+				t.Errorf("note %s, want that of the later attempt", got)
+			}
+			h.MustRun(t, "rm -r "+slow+" /tmp/unbounded-kernel; systemctl daemon-reload")
+		})
 		t.Run("silent for what was stopped", func(t *testing.T) {
 			h.MustRun(t, "rm -f "+paths.LastFailure)
 			does(t, h, "unbounded-rootfs@kube1", "trap 'exit 1' TERM; sleep 60 & wait")
