@@ -69,7 +69,7 @@ func TestKilled(t *testing.T) {
 	if diff := cmp.Diff(want, calmTree(t, g)); diff != "" {
 		t.Errorf("tree (-undisturbed +killed):\n%s", diff)
 	}
-	if left := g.MustRun(t, "find / -xdev -name '*.unbounded-tmp-*'; find /var/lib/machines /var/lib/unbounded -name '*.unbounded-tmp-*' -o -name '*.partial'"); left != "" {
+	if left := g.MustRun(t, "find / -xdev -ignore_readdir_race -name '*.unbounded-tmp-*'; find /var/lib/machines /var/lib/unbounded -ignore_readdir_race -name '*.unbounded-tmp-*' -o -name '*.partial'"); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
 }

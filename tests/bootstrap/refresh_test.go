@@ -36,6 +36,7 @@ func TestRefreshedConfiguration(t *testing.T) {
 	}
 
 	g.WriteConfig(t, map[string]any{"Cluster.Version": "v1.99.0"})
+	settled(t, g)
 	before := observe(t, g)
 	if got := g.Run(t, start); got.Code != 1 {
 		t.Errorf("start with another version = %d, want 1", got.Code)

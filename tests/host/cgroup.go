@@ -103,10 +103,11 @@ func removeCgroup(path string) error {
 }
 
 // leaderIn finds the PID 1 of the host in its cgroup: it is one PID namespace
-// deeper than the keeper, and the machines of the host are deeper still.
+// deeper than the keeper, and the machines of the host are deeper still. It begins in the
+// first and moves itself to the second.
 func leaderIn(cgroup string, keeper int) (int, error) {
 	depth := len(namespacePIDs(keeper))
-	for _, folder := range []string{"payload/init.scope", "payload"} {
+	for _, folder := range []string{"payload", "payload/init.scope"} {
 		pids, err := os.ReadFile(filepath.Join(cgroup, folder, "cgroup.procs"))
 		if err != nil {
 			continue

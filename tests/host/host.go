@@ -73,8 +73,8 @@ type Host struct {
 	leader int
 }
 
-// bootLimit bounds a boot or a shutdown that waits for nothing.
-const bootLimit = 2 * time.Minute
+// bootLimit bounds a boot or a shutdown. A boot is over when no job is left: it may have a bootstrap in it.
+const bootLimit = 5 * time.Minute
 
 const defaultDisk = 20 << 30
 

@@ -91,6 +91,9 @@ func (tree Tree) add(root, start string, options TreeOptions) error {
 			return nil
 		}
 		line, err := describeFile(name, !options.NoTimes)
+		if errors.Is(err, fs.ErrNotExist) { // it went since its folder was read
+			return nil
+		}
 		if err != nil {
 			return err
 		}

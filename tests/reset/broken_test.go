@@ -59,7 +59,7 @@ var broken = []struct {
 	{
 		name: "a file of a mount in the tree is open", sample: true, fails: paths.ResetTreesUnit, says: []string{tree + "/var/lib/volume"},
 		harm: "mkdir -p /srv/data " + tree + "/var/lib/volume && echo precious >/srv/data/canary && mount --bind /srv/data " + tree + "/var/lib/volume" +
-			" && systemd-run -q --unit=opener sh -c 'exec 3<" + tree + "/var/lib/volume/canary; exec sleep 1000' && timeout 10 sh -c 'until pgrep -f \"sleep 1000\"; do sleep 0.1; done'",
+			" && systemd-run -q --unit=opener sh -c 'exec 3<" + tree + "/var/lib/volume/canary; exec sleep 1000' && timeout 30 sh -c 'until test -e /proc/$(systemctl show -P MainPID opener)/fd/3; do sleep 0.1; done'",
 		undo:  "systemctl stop opener",
 		after: "grep -q precious /srv/data/canary && rm -r /srv/data",
 	},

@@ -130,12 +130,6 @@ func TestResetStartedTwice(t *testing.T) {
 	}
 }
 
-// idle waits until nothing of ours has anything to do.
-func idle(t *testing.T, g *ground.Ground) {
-	t.Helper()
-	g.Await(t, waitLimit, "test -z \"$(systemctl list-jobs --no-legend)\"")
-}
-
 // refused starts the bootstrap, which has to be refused, with that status and a way to go on.
 func refused(t *testing.T, g *ground.Ground, status int) {
 	t.Helper()

@@ -205,9 +205,16 @@ func resets(t *testing.T, g *ground.Ground) time.Duration {
 	return result.Took
 }
 
+// idle waits until nothing of ours has anything to do.
+func idle(t *testing.T, g *ground.Ground) {
+	t.Helper()
+	g.Await(t, waitLimit, "test -z \"$(systemctl list-jobs --no-legend)\"")
+}
+
 // over holds the host to being nobody's, with nothing of ours that runs or is to run.
 func over(t *testing.T, g *ground.Ground) {
 	t.Helper()
+	idle(t, g) // the target stops when its job has ended, not with it
 	if g.Exists(t, paths.Record) {
 		t.Errorf("after a reset there is a record, phase %q", phase(t, g))
 	}
