@@ -16,34 +16,84 @@ import (
 	"unbounded/internal/systemd"
 )
 
-// run says what is unsaid until nothing is: while this unit is starting, systemd merges what the next attempt's
-// failure asks for into the job at hand, so an attempt that fails meanwhile has nobody else who speaks for it.
+// patience is how long run stays for an attempt that is under way.
+const patience = 20 * time.Second
+
+// run says why the latest attempt failed. It ends when no other one has begun meanwhile: as long as this unit is
+// starting, systemd merges what the failure of the next attempt asks for into the job at hand, and nobody else
+// would speak for that one.
 func run(ctx context.Context, root string, log *journal.Log) error {
+	manager, err := systemd.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer manager.Close()
+	patient, end := context.WithTimeout(ctx, patience)
+	defer end()
 	for {
-		if said, err := say(ctx, root, log); err != nil || !said {
+		quiet, err := idle(ctx, manager)
+		if err != nil {
 			return err
+		}
+		last, err := look(ctx, manager)
+		if err != nil {
+			return err
+		}
+		if err := say(root, log, last); err != nil {
+			return err
+		}
+		if quiet {
+			now, err := began(ctx, manager)
+			if err != nil || now == last.began() {
+				return err
+			}
+			continue
+		}
+		for _, target := range targets() {
+			_, err := manager.Until(patient, target, done)
+			if patient.Err() != nil {
+				return ctx.Err() // it takes long, so its failure hardly falls into the moment in which this unit ends
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 }
 
+func targets() []string { return []string{paths.Target, paths.ResetTarget} }
+
+func done(target systemd.Properties) bool { return target.Job == 0 }
+
+// idle tells whether no attempt is under way.
+func idle(ctx context.Context, manager *systemd.Manager) (bool, error) {
+	for _, target := range targets() {
+		p, err := manager.Properties(ctx, target)
+		if err != nil || !done(p) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // say writes the failure of the latest attempt, if it has one that nobody has written.
-func say(ctx context.Context, root string, log *journal.Log) (said bool, err error) {
+func say(root string, log *journal.Log, last attempts) error {
 	owner, err := record.Open(root).Load()
-	ends, err := latest(ctx, err == nil && owner.Phase == record.Resetting)
-	if err != nil || ends == nil {
-		return false, err
+	all := last.latest(err == nil && owner.Phase == record.Resetting)
+	if all == nil {
+		return nil
 	}
 	note, err := failure.Read(root)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Warn("%v, writing it anew", err)
 	}
-	end, why := unsaid(note.Time, ends)
+	end, why := unsaid(note.Time, all)
 	if why == "" {
-		return false, nil
+		return nil
 	}
 	cause := fmt.Errorf("%s %s; see `journalctl -b -u %s`", end.unit, why, end.unit)
 	log.With(journal.FieldUnit, end.unit).With(journal.FieldStage, program(end.unit)).With(journal.FieldInstall, owner.InstallID).Error(journal.Failed, cause)
-	return true, failure.Write(root, failure.Failure{
+	return failure.Write(root, failure.Failure{
 		Stage: program(end.unit), Unit: end.unit, Cause: cause.Error(), Status: status(end.Properties),
 		Time: end.EndedAt, InvocationID: end.InvocationID, InstallID: owner.InstallID,
 	})
@@ -55,29 +105,45 @@ type stage struct {
 	systemd.Properties
 }
 
+// attempts are the stages of a bootstrap and of a reset as the last of each has left them.
+type attempts struct{ bootstrap, reset []stage }
+
+func look(ctx context.Context, manager *systemd.Manager) (last attempts, err error) {
+	if last.bootstrap, err = stages(ctx, manager, paths.StageUnits(paths.Slots()[0])); err != nil {
+		return attempts{}, err
+	}
+	last.reset, err = stages(ctx, manager, paths.ResetUnits())
+	return last, err
+}
+
 // latest are the stages of what began last, a bootstrap or a reset. While a reset is not over, those of
 // a bootstrap are none: reset has stopped them, and those that are started say themselves that they are refused.
-func latest(ctx context.Context, resetting bool) ([]stage, error) {
-	manager, err := systemd.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer manager.Close()
-	bootstrap, err := stages(ctx, manager, paths.StageUnits(paths.Slots()[0]))
-	if err != nil {
-		return nil, err
-	}
-	reset, err := stages(ctx, manager, paths.ResetUnits())
-	if err != nil {
-		return nil, err
-	}
+func (a attempts) latest(resetting bool) []stage {
 	switch {
-	case reset[0].StartedAt.After(bootstrap[0].StartedAt):
-		return reset, nil
+	case a.reset[0].StartedAt.After(a.bootstrap[0].StartedAt):
+		return a.reset
 	case resetting:
-		return nil, nil
+		return nil
 	}
-	return bootstrap, nil
+	return a.bootstrap
+}
+
+// began is when the last attempt of each kind did.
+func (a attempts) began() [2]int64 {
+	return [2]int64{a.bootstrap[0].StartedAt.UnixMicro(), a.reset[0].StartedAt.UnixMicro()}
+}
+
+// began reads no more than attempts.began needs: it is the last look before the end of this program.
+func began(ctx context.Context, manager *systemd.Manager) ([2]int64, error) {
+	var now attempts
+	var err error
+	if now.bootstrap, err = stages(ctx, manager, paths.StageUnits(paths.Slots()[0])[:1]); err != nil {
+		return [2]int64{}, err
+	}
+	if now.reset, err = stages(ctx, manager, paths.ResetUnits()[:1]); err != nil {
+		return [2]int64{}, err
+	}
+	return now.began(), nil
 }
 
 // stages are in start order: the first is the one with which every attempt begins.

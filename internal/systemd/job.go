@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +29,7 @@ type JobError struct {
 	Result string // of the job
 	Unit   Properties
 
-	begun bool // the unit was started anew
+	begun bool // the unit was started, by this job or by one that it joined
 }
 
 // Error is one line: what was asked, how it ended, and what the unit itself says.
@@ -62,7 +63,22 @@ func (e *JobError) Error() string {
 // ConditionResult. A job that did not succeed is a *JobError; ErrNoUnit and ErrMasked are in the
 // chain where they apply. When ctx ends the wait ends; the job goes on.
 func (m *Manager) Start(ctx context.Context, unit string) (Properties, error) {
-	return m.job(ctx, "start", unit, (*sd.Conn).StartUnitContext)
+	for again := startAgain; ; again-- {
+		p, err := m.job(ctx, "start", unit, (*sd.Conn).StartUnitContext)
+		if again == 0 || !unbegun(err, ResultFailed) {
+			return p, err
+		}
+	}
+}
+
+// startAgain bounds how often a start that a reload swallows is asked for again.
+const startAgain = 5
+
+// unbegun tells whether err is of a job that ended with one of results before it did anything: a reload or a re-exec
+// of the manager ends a job that is between stopping and starting a unit, and reports it failed (measured, 252).
+func unbegun(err error, results ...string) bool {
+	job, ok := errors.AsType[*JobError](err)
+	return ok && !job.begun && slices.Contains(results, job.Result) && job.Unit.Result != "start-limit-hit"
 }
 
 // Stop is Start for stopping. A unit that is not loaded is stopped.
@@ -73,9 +89,7 @@ func (m *Manager) Stop(ctx context.Context, unit string) (Properties, error) {
 // Restart is Start for restarting; a unit that does not run is started.
 func (m *Manager) Restart(ctx context.Context, unit string) (Properties, error) {
 	p, err := m.job(ctx, "restart", unit, (*sd.Conn).RestartUnitContext)
-	job, ok := errors.AsType[*JobError](err)
-	if ok && !job.begun && (job.Result == ResultFailed || job.Result == ResultUnknown) {
-		// A re-exec of the manager ends a restart that has stopped the unit, and reports it failed.
+	if unbegun(err, ResultFailed, ResultUnknown) {
 		return m.Start(ctx, unit)
 	}
 	return p, err
@@ -117,9 +131,9 @@ func (m *Manager) job(ctx context.Context, verb, unit string, ask request) (Prop
 		result = infer(verb, before, after)
 	}
 	if result != ResultDone {
-		return after, &JobError{
-			Verb: verb, Name: unit, Result: result, Unit: after, begun: after.InvocationID != before.InvocationID,
-		}
+		// A start of what is starting already joins that one.
+		begun := after.InvocationID != before.InvocationID || verb == "start" && before.ActiveState == "activating"
+		return after, &JobError{Verb: verb, Name: unit, Result: result, Unit: after, begun: begun}
 	}
 	return after, nil
 }

@@ -79,7 +79,9 @@ func TestInside(t *testing.T) {
 }
 
 const (
-	containerd = `[Service]
+	containerd = `[Unit]
+StartLimitIntervalSec=0
+[Service]
 ExecStart=/usr/bin/socat UNIX-LISTEN:/run/containerd/containerd.sock,fork,unlink-early SYSTEM:true
 RuntimeDirectory=containerd
 [Install]

@@ -60,8 +60,9 @@ func TestInsideInner(t *testing.T) {
 		t.Errorf("Properties() of a unit of the host = %+v, %v: not the machine's manager", p, err)
 	}
 	for _, command := range []string{"daemon-reload", "daemon-reexec"} {
-		stop := disturb(t, []string{"systemctl", "-M", "kube1", command})
-		for range 5 {
+		// Of a thousand restarts about one has both its stop and the start after it swallowed.
+		stop := disturb(t, 40*time.Millisecond, []string{"systemctl", "-M", "kube1", command})
+		for range 50 {
 			p, err := inner.Restart(within(t, 60*time.Second), "containerd.service")
 			if err != nil || p.ActiveState != "active" {
 				t.Errorf("Restart() during %s = %+v, %v", command, p, err)

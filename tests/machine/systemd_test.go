@@ -228,7 +228,7 @@ func TestInsideDisturbed(t *testing.T) {
 	} {
 		t.Run(strings.Join(command[1:], " "), func(t *testing.T) {
 			m := dial(t)
-			stop := disturb(t, command)
+			stop := disturb(t, 300*time.Millisecond, command)
 			unknown := 0
 			for round := range 6 {
 				ctx := within(t, 60*time.Second)
@@ -265,7 +265,7 @@ func TestInsideDisturbed(t *testing.T) {
 }
 
 // disturb runs command over and over until the returned function is called, which tells how often.
-func disturb(t *testing.T, command []string) func() int {
+func disturb(t *testing.T, pause time.Duration, command []string) func() int {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	count := make(chan int)
@@ -276,7 +276,7 @@ func disturb(t *testing.T, command []string) func() int {
 			n++
 			select {
 			case <-ctx.Done():
-			case <-time.After(300 * time.Millisecond):
+			case <-time.After(pause):
 			}
 		}
 		count <- n
