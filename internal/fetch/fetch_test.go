@@ -265,13 +265,13 @@ func TestStall(t *testing.T) {
 				}
 				http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 			})
-			x.Stall = 50 * time.Millisecond
+			x.Stall = time.Second
 			var said string
 			x.Status = func(format string, args ...any) { said += fmt.Sprintf(format, args...) }
 			if err := x.file(t, int64(len(data)), sum); err != nil {
 				t.Fatal(err)
 			}
-			if x.requests.Load() != 2 || !strings.Contains(said, "no byte came for 50ms") || strings.Contains(said, "SECRET") {
+			if x.requests.Load() != 2 || !strings.Contains(said, "no byte came for 1s") || strings.Contains(said, "SECRET") {
 				t.Errorf("%d requests, status %q", x.requests.Load(), said)
 			}
 		})
@@ -285,10 +285,10 @@ func TestSlow(t *testing.T) {
 		for n := range data {
 			_, _ = w.Write(data[n : n+1])
 			w.(http.Flusher).Flush()
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
 		}
 	})
-	x.Stall = 100 * time.Millisecond
+	x.Stall = time.Second
 	if err := x.file(t, 20, sum); err != nil || x.requests.Load() != 1 {
 		t.Errorf("File: %v after %d requests", err, x.requests.Load())
 	}

@@ -565,7 +565,7 @@ func TestCancel(t *testing.T) {
 	layers := p.store(ocitest.GzipLayer(t, entries...))
 	began := time.Now()
 	_, err := Tree(ctx, p.root, layers, Options{Status: func(string, ...any) { cancel() }})
-	if !errors.Is(err, context.Canceled) || time.Since(began) > 2*time.Second {
+	if !errors.Is(err, context.Canceled) || time.Since(began) > 10*time.Second {
 		t.Errorf("Tree = %v after %s, want it canceled at once", err, time.Since(began))
 	}
 }

@@ -28,10 +28,11 @@ const letGo = "pkill -KILL -fx 'sleep 86399'; pkill -KILL -x flock; while pgrep 
 
 func holders() []holder {
 	const take = "setsid flock --exclusive " + paths.Lock + " "
+	const held = "until pgrep -fx 'sleep 86399'; do sleep 0.05; done >/dev/null; "
 	return []holder{
-		{"running", take + "sleep 86399 & sleep 0.3; pid=$(pgrep -x flock)", "flock"},
-		{"stopped", take + "sleep 86399 & sleep 0.3; pid=$(pgrep -x flock); kill -STOP $pid $(pgrep -fx 'sleep 86399')", "flock"},
-		{"dead, but its child lives on", take + "sh -c 'sleep 86399 & :' </dev/null; pid=$(pgrep -fx 'sleep 86399')", "sleep"},
+		{"running", take + "sleep 86399 & " + held + "pid=$(pgrep -x flock)", "flock"},
+		{"stopped", take + "sleep 86399 & " + held + "pid=$(pgrep -x flock); kill -STOP $pid $(pgrep -fx 'sleep 86399')", "flock"},
+		{"dead, but its child lives on", take + "sh -c 'sleep 86399 & :' </dev/null; " + held + "pid=$(pgrep -fx 'sleep 86399')", "sleep"},
 	}
 }
 

@@ -86,7 +86,8 @@ func rebootBehind(t *testing.T, g *ground.Ground, unit, target string) {
 	t.Logf("reboot behind %s", unit)
 	dropIn := paths.SystemdDir + "/" + unit + ".d/reboot.conf"
 	g.WriteFile(t, dropIn, host.File{Content: "[Service]\nExecStartPost=+/bin/systemctl reboot -ff\n"})
-	g.MustRun(t, "systemctl daemon-reload && systemctl start --no-block "+target)
+	g.MustRun(t, "systemctl daemon-reload")
+	g.Run(t, "systemctl start --no-block "+target) // the reboot may end it first
 	g.WaitReboot(t)
 	g.MustRun(t, "rm -r "+paths.SystemdDir+"/"+unit+".d && systemctl daemon-reload")
 	if _, err := record.Open(fmt.Sprintf("/proc/%d/root", g.Leader())).Load(); err != nil && !errors.Is(err, record.ErrNone) {

@@ -69,7 +69,7 @@ func removeCgroups(name string) error {
 	if err != nil {
 		return err
 	}
-	const limit = 10 * time.Second
+	const limit = time.Minute // what holds a loop device writes it back in its exit
 	for began := time.Now(); ; {
 		var left []error
 		for _, mount := range mounts {

@@ -120,16 +120,20 @@ func supervise(s spec) (err error) {
 	if err := lockFolder(s.Dir); err != nil {
 		return err
 	}
+	// The folder goes last: as long as there is one, and it is locked, somebody is at work here.
+	defer func() { err = errors.Join(err, os.RemoveAll(s.Dir)) }()
+	// A test that has ended does not listen, which must not keep its host here.
+	signal.Ignore(unix.SIGPIPE)
 	kernel, err := holdKernel(filepath.Dir(s.Dir))
 	if err != nil {
 		return err
 	}
 	defer kernel.release()
+	defer func() { err = errors.Join(err, removeCgroups(filepath.Base(s.Dir))) }()
 	s.Cgroup, err = makeCgroup(filepath.Base(s.Dir))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, removeCgroups(filepath.Base(s.Dir))) }()
 	cgroup, err := os.Open(filepath.Join(s.Cgroup, "keeper"))
 	if err != nil {
 		return err
@@ -153,8 +157,7 @@ func supervise(s spec) (err error) {
 	if err := emit(event{Kind: "keeper", PID: keeper.Process.Pid, Detail: s.Cgroup}); err != nil {
 		return err
 	}
-	waitErr := keeper.Wait()
-	return errors.Join(waitErr, os.RemoveAll(s.Dir))
+	return keeper.Wait()
 }
 
 var emitting sync.Mutex

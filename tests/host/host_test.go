@@ -196,6 +196,7 @@ func TestKilled(t *testing.T) {
 	if !lines.Scan() {
 		t.Fatalf("the victim has no host: %v", killed.Wait())
 	}
+	t.Cleanup(func() { _ = killed.Process.Kill(); _ = killed.Wait() })
 	mine := fmt.Sprintf("unbounded-ground.%d.", killed.Process.Pid)
 	if len(mentions(t, mine)) == 0 {
 		t.Fatalf("nothing on this machine is called %s*, but there is %s", mine, lines.Text())

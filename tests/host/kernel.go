@@ -36,11 +36,20 @@ func holdKernel(ground string) (*kernelHold, error) {
 		return nil, err
 	}
 	hold := &kernelHold{lock: lock, saved: filepath.Join(ground, "kernel.json")}
-	if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-		err = hold.save()
-	}
-	if err == nil {
-		err = unix.Flock(int(lock.Fd()), unix.LOCK_SH)
+	for absent := true; absent && err == nil; {
+		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			err = hold.save()
+		}
+		if err == nil {
+			err = unix.Flock(int(lock.Fd()), unix.LOCK_SH)
+		}
+		if err == nil {
+			_, gone := os.Stat(hold.saved)
+			absent = gone != nil
+		}
+		if absent && err == nil { // whoever was last has just restored them: begin again as the first
+			err = unix.Flock(int(lock.Fd()), unix.LOCK_UN)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("hold the kernel parameters: %w", err), lock.Close())

@@ -213,8 +213,8 @@ func (c *cutter) look(t *testing.T) []string {
 	t.Helper()
 	paths := func(list []string) string { return `\( -path '` + strings.Join(list, `' -o -path '`) + `' \)` }
 	lines := strings.Split(c.MustRun(t, fmt.Sprintf(`set -e; export LC_ALL=C
-		find / -xdev %[1]s -prune -o -printf 'file %%p %%#m %%U:%%G %%l\n'
-		find / -xdev %[1]s -prune -o %[2]s -prune -o -path /usr -prune -o -type f -print0 | xargs -0 sha256sum
+		find / -xdev -ignore_readdir_race %[1]s -prune -o -printf 'file %%p %%#m %%U:%%G %%l\n'
+		find / -xdev -ignore_readdir_race %[1]s -prune -o %[2]s -prune -o -path /usr -prune -o -type f -print0 | xargs -0 sha256sum
 		systemctl list-unit-files --no-legend --full | awk '{ print "unit", $1, $2 }'
 		ip -o link show | awk '{ print "link", $2 }'
 		for family in -4 -6; do ip $family rule show; ip $family route show table all proto static; done

@@ -24,6 +24,8 @@ func TestFirstBoot(t *testing.T) {
 	complete(t, v)
 	first := ready(t, v, "")
 	t.Logf("Ready %v after Ignition", time.Since(began).Round(time.Second))
+	// The marker is there before verify has run and the unit has ended.
+	v.MustRun(t, "timeout 120 sh -c 'while test $(systemctl show -P ActiveState "+paths.BootUnit+") != inactive; do sleep 1; done'")
 	for _, row := range []struct{ script, want string }{
 		{"stat -c '%a %U' " + paths.Config, "600 root\n"},
 		{"findmnt -no OPTIONS --target /usr | cut -d, -f1", "ro\n"},
@@ -75,7 +77,7 @@ func TestFirstBootPowerCuts(t *testing.T) {
 	// The next boot has another machine-id, and is still this installation.
 	t.Run("before machine-id is committed", func(t *testing.T) {
 		c.Ignite(t, document, "systemd.mask=systemd-machine-id-commit.service")
-		c.MustRun(t, "timeout 240 sh -c 'until test -e "+paths.Admitted+"; do sleep 1; done'; findmnt "+paths.MachineID)
+		c.MustRun(t, "sync; timeout 240 sh -c 'until test -e "+paths.Admitted+"; do sleep 1; done'; findmnt "+paths.MachineID)
 		before, transient := c.record(t), c.MustRun(t, "cat "+paths.MachineID)
 		if before.InstallID == "" || before.MachineID != "" {
 			t.Errorf("the record is of installation %q and machine-id %q, which is not on the disk", before.InstallID, before.MachineID)
@@ -88,6 +90,7 @@ func TestFirstBootPowerCuts(t *testing.T) {
 	t.Run("at any moment", func(t *testing.T) {
 		c.Fresh(t)
 		c.Ignite(t, document)
+		c.MustRun(t, "sync") // Ignition leaves that to the kernel; what is lost of its own work, no later boot can mend
 		c.Freeze(t, "ignited")
 		within := firstTakes
 		for n := range times {

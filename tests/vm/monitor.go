@@ -3,8 +3,11 @@ package vm
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"time"
 )
 
 // monitor speaks QMP with QEMU.
@@ -87,16 +90,30 @@ func (b *boot) freeze(ctx context.Context, path string) error {
 		{"qmp_capabilities", object{}},
 		{"migrate-set-capabilities", object{"capabilities": []any{object{"capability": "events", "state": true}}}},
 		{"migrate-set-parameters", object{"max-bandwidth": 1 << 33, "downtime-limit": 60_000}},
-		{"migrate", object{"uri": "exec:cat >" + path}},
+		{"migrate", object{"uri": "exec:cat >" + path + ".part && mv " + path + ".part " + path}},
 	} {
 		if err := b.qmp.do(ctx, step.command, step.arguments); err != nil {
 			return err
 		}
 	}
-	return b.qmp.until(ctx, "migrate", func(next message) (bool, error) {
+	err := b.qmp.until(ctx, "migrate", func(next message) (bool, error) {
 		if next.Event == "MIGRATION" && next.Data.Status == "failed" {
 			return true, fmt.Errorf("migrate: %s", next.Data.Status)
 		}
 		return next.Event == "MIGRATION" && next.Data.Status == "completed", nil
 	})
+	// QEMU is through when the pipe has it all; whoever kills it then kills the other end too.
+	for err == nil {
+		if _, absent := os.Stat(path); absent == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			err = fmt.Errorf("migrate: %w", ctx.Err())
+		case <-b.ended:
+			err = errors.New("migrate: QEMU has ended")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return err
 }

@@ -18,6 +18,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -200,7 +201,10 @@ func TestReachable(t *testing.T) {
 				},
 			})
 			// Whether waiting helps shows in whether another look is made.
-			results := check.Run(t.Context(), []check.Check{c}, check.Plan{Limit: time.Second, Patience: 1500 * time.Millisecond})
+			var results []check.Result
+			synctest.Test(t, func(t *testing.T) {
+				results = check.Run(t.Context(), []check.Check{c}, check.Plan{Limit: time.Second, Patience: 1500 * time.Millisecond})
+			})
 			if after != test.after || len(results) != 2 || !strings.Contains(results[0].String(), test.want) {
 				t.Errorf("after %d: %v, want %d: %q", after, results, test.after, test.want)
 			}
