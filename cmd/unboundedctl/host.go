@@ -39,6 +39,7 @@ type manager interface {
 	follow.Manager
 	Watch(units ...string) watch
 	ListUnits(ctx context.Context, patterns ...string) (map[string]string, error)
+	Until(ctx context.Context, unit string, done func(systemd.Properties) bool) (systemd.Properties, error)
 	Disable(ctx context.Context, unit string) (bool, error)
 	ResetFailed(ctx context.Context, unit string) error
 	Reload(ctx context.Context) error

@@ -258,6 +258,18 @@ func (h *fakeHost) ListUnits(context.Context, ...string) (map[string]string, err
 	return h.active, nil
 }
 
+// Until lets the unit end.
+func (h *fakeHost) Until(_ context.Context, unit string, done func(systemd.Properties) bool) (systemd.Properties, error) {
+	if _, runs := h.active[unit]; runs {
+		h.active[unit] = "inactive"
+	}
+	p := systemd.Properties{ActiveState: "inactive"}
+	if !done(p) {
+		return p, errors.New("it would be waited for in vain")
+	}
+	return p, nil
+}
+
 func (h *fakeHost) Disable(context.Context, string) (bool, error) { return false, nil }
 func (h *fakeHost) ResetFailed(context.Context, string) error     { return nil }
 func (h *fakeHost) Close()                                        {}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"unbounded/internal/durable"
 	"unbounded/internal/exit"
@@ -103,11 +104,33 @@ func (p *program) takeOff(ctx context.Context, i installation) error {
 	return p.leave(i)
 }
 
+// failedLimit is how long quiet waits for what says why an attempt failed: it ends by itself.
+const failedLimit = 30 * time.Second
+
 // quiet refuses while a unit of ours runs, and has systemd forget those that failed.
 func (p *program) quiet(ctx context.Context, manager manager) error {
+	active, err := p.active(ctx, manager)
+	if err == nil && slices.Equal(active, []string{paths.FailedUnit}) {
+		limited, end := context.WithTimeout(ctx, failedLimit)
+		_, err = manager.Until(limited, paths.FailedUnit, func(unit systemd.Properties) bool {
+			return unit.ActiveState == "inactive" || unit.ActiveState == "failed"
+		})
+		if end(); err == nil || limited.Err() != nil {
+			active, err = p.active(ctx, manager)
+		}
+	}
+	if err != nil || len(active) == 0 {
+		return err
+	}
+	list := strings.Join(active, " ")
+	return exit.As(exit.Refused, &hinted{fmt.Errorf("still active: %s", list), []string{"systemctl stop " + list}})
+}
+
+// active are the units of ours that run, sorted. It has systemd forget those that failed.
+func (p *program) active(ctx context.Context, manager manager) ([]string, error) {
 	loaded, err := manager.ListUnits(ctx, "unbounded-*.service", "unbounded-*.target")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var active []string
 	for name, state := range loaded {
@@ -119,12 +142,8 @@ func (p *program) quiet(ctx context.Context, manager manager) error {
 			active = append(active, name)
 		}
 	}
-	if len(active) == 0 {
-		return nil
-	}
 	slices.Sort(active)
-	list := strings.Join(active, " ")
-	return exit.As(exit.Refused, &hinted{fmt.Errorf("still active: %s", list), []string{"systemctl stop " + list}})
+	return active, nil
 }
 
 // removeAll removes files and links, never folders, and counts those that were there.
