@@ -52,7 +52,7 @@ func BenchmarkReset(b *testing.B) {
 func split(b *testing.B, g *ground.Ground, since string) map[string]time.Duration {
 	b.Helper()
 	const starting, started = "7d4958e842da4a758f6c1cdc7b36dcc5", "39f53479d3a045ac8e11786248231fbf"
-	lines := g.MustRun(b, "journalctl --sync; journalctl -b -o json --since @"+since+" _PID=1 MESSAGE_ID="+starting+" MESSAGE_ID="+started)
+	lines := g.MustRun(b, "journalctl -b -o json --since @"+since+" _PID=1 MESSAGE_ID="+starting+" MESSAGE_ID="+started)
 	began := map[string]time.Duration{}
 	stages := map[string]time.Duration{}
 	for _, line := range host.Lines(lines) {

@@ -109,7 +109,7 @@ func stagesOverlap(t *testing.T, g *ground.Ground) {
 	spans := map[string]span{}
 	for _, unit := range []string{paths.RootfsUnit("kube1"), paths.PrerequisitesUnit, paths.KernelUnit, paths.ConflictsUnit} {
 		// Finished oneshots may be unloaded: the journal keeps when the job began and ended.
-		out := g.MustRun(t, "journalctl --sync; journalctl -b -o export UNIT="+unit+" | grep -a -E '^(__MONOTONIC_TIMESTAMP|JOB_RESULT|MESSAGE_ID)='")
+		out := g.MustRun(t, "journalctl -b -o export UNIT="+unit+" | grep -a -E '^(__MONOTONIC_TIMESTAMP|JOB_RESULT|MESSAGE_ID)='")
 		times := regexp.MustCompile(`__MONOTONIC_TIMESTAMP=(\d+)`).FindAllStringSubmatch(out, -1)
 		if len(times) < 2 {
 			t.Fatalf("%s: no start and end in the journal:\n%s", unit, out)
@@ -158,10 +158,10 @@ func retry(t *testing.T, g *ground.Ground, times int) {
 
 func completeHost(t *testing.T, g *ground.Ground) {
 	before := observe(t, g)
-	cursor := strings.TrimSpace(g.MustRun(t, "journalctl --sync; journalctl -n 0 --show-cursor | sed -n 's/^-- cursor: //p'"))
+	cursor := strings.TrimSpace(g.MustRun(t, "journalctl -n 0 --show-cursor | sed -n 's/^-- cursor: //p'"))
 	took := startTarget(t, g)
 	t.Logf("start on a complete host: %v", took.Round(time.Millisecond))
-	ran := g.MustRun(t, "journalctl --sync; journalctl -o cat --after-cursor='"+cursor+"' MESSAGE_ID=5f0c2a6be1f04b0e9f2f6d1a9c3e7b05 --output-fields=UNBOUNDED_STAGE -o export | sed -n 's/^UNBOUNDED_STAGE=//p' | sort -u")
+	ran := g.MustRun(t, "journalctl -o cat --after-cursor='"+cursor+"' MESSAGE_ID=5f0c2a6be1f04b0e9f2f6d1a9c3e7b05 --output-fields=UNBOUNDED_STAGE -o export | sed -n 's/^UNBOUNDED_STAGE=//p' | sort -u")
 	if want := "unbounded-admission\nunbounded-verify\n"; ran != want {
 		t.Errorf("on a complete host ran:\n%swant:\n%s", ran, want)
 	}

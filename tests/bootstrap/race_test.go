@@ -61,7 +61,6 @@ func TestReexecInTheMiddle(t *testing.T) {
 // once: the tree was put into place, and the machine started, a single time.
 func once(t *testing.T, g *ground.Ground) {
 	t.Helper()
-	g.MustRun(t, "journalctl --sync")
 	for _, row := range []struct{ what, command string }{
 		{"machine starts", "journalctl -b -o cat _SYSTEMD_UNIT=init.scope + _PID=1 | grep -c 'Started " + paths.MachineUnit("kube1") + "'"},
 		{"trees put into place", "journalctl -b -o cat UNBOUNDED_CHANGED=" + paths.Tree("kube1") + " | wc -l"},

@@ -60,7 +60,7 @@ func run(t host.T) {
 func bootstrap(t host.T, g *ground.Ground) {
 	journal := &journal{t: t, host: g.Host, began: time.Now()}
 	ended := make(chan host.Result)
-	go func() { ended <- g.Run(t, "systemctl start "+ground.Target+"; code=$?; journalctl --sync; exit $code") }()
+	go func() { ended <- g.Run(t, "systemctl start "+ground.Target+"; code=$?; exit $code") }()
 	for {
 		select {
 		case result := <-ended:

@@ -53,7 +53,7 @@ func (h *Host) MustRun(t T, script string) string {
 // Journal is the text of a unit's journal in this boot.
 func (h *Host) Journal(t T, unit string) string {
 	t.Helper()
-	return h.MustRun(t, "journalctl --sync; journalctl --no-pager -b -o cat -u "+unit)
+	return h.MustRun(t, "journalctl --no-pager -b -o cat -u "+unit)
 }
 
 // Await runs a command every now and then until it succeeds, and gives its output.
@@ -74,10 +74,18 @@ func (h *Host) Await(t T, limit time.Duration, script string) string {
 	}
 }
 
+// Synced is a script that, if it reads the journal, first waits for what the journal has been sent and has not taken yet.
+func Synced(script string) string {
+	if strings.Contains(script, "journalctl") {
+		return "journalctl --sync\n" + script
+	}
+	return script
+}
+
 const pollInterval = 200 * time.Millisecond
 
 func (h *Host) run(ctx context.Context, script string) Result {
-	return finish(h.Command(ctx, "/bin/sh", "-c", script))
+	return finish(h.Command(ctx, "/bin/sh", "-c", Synced(script)))
 }
 
 // finish runs a command to its end.

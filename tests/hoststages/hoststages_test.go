@@ -213,7 +213,7 @@ func TestFirstStartSecondStartReboot(t *testing.T) {
 		reloads := h.MustRun(t, reloadCount)
 		h.MustRun(t, "systemd-run -u watch nft monitor")
 		// It watches once its netlink socket (protocol 12) has joined a group.
-		h.Await(t, 10*time.Second, `awk '$2 == 12 && $4 != "00000000"' /proc/net/netlink | grep -q .`)
+		h.Await(t, time.Minute, `awk '$2 == 12 && $4 != "00000000"' /proc/net/netlink | grep -q .`)
 		stages(t, h)
 		if got := h.MustRun(t, reloadCount); got != reloads {
 			t.Errorf("the second start reloaded systemd: %s reloads, then %s", reloads, got)

@@ -269,7 +269,7 @@ func TestMachine(t *testing.T) {
 			h.MustRun(t, "systemctl -M kube1 stop kubelet")
 			converge(t)
 			h.MustRun(t, "systemctl -M kube1 kill -s KILL kubelet")
-			h.Await(t, 10*time.Second, "systemctl -M kube1 is-failed kubelet")
+			h.Await(t, time.Minute, "systemctl -M kube1 is-failed kubelet")
 			converge(t)
 			if after := pids(t); before[2] != after[2] || before[3] == after[3] {
 				t.Errorf("processes %v, then %v, want another kubelet only", before, after)
@@ -294,7 +294,7 @@ func TestMachine(t *testing.T) {
 				}
 			}
 			h.MustRun(t, "kill -KILL $(systemctl show -P MainPID systemd-nspawn@kube1)")
-			h.Await(t, 10*time.Second, "test $(systemctl show -P SubState systemd-nspawn@kube1) = auto-restart")
+			h.Await(t, time.Minute, "test $(systemctl show -P SubState systemd-nspawn@kube1) = auto-restart")
 			converge(t)
 			state(t, h)
 		})
@@ -357,7 +357,7 @@ func TestMachine(t *testing.T) {
 			h.MustRun(t, "echo 1 >"+freeze)
 			began := time.Now()
 			fails(t, "1", "machine kube1", "does not answer", "journalctl -M kube1")
-			if took := time.Since(began); took > 15*time.Second {
+			if took := time.Since(began); took > 30*time.Second {
 				t.Errorf("took %v to say so", took)
 			}
 			h.MustRun(t, "echo 0 >"+freeze)

@@ -36,16 +36,16 @@ func TestInsideInner(t *testing.T) {
 	if _, err := m.Start(within(t, 30*time.Second), nspawnUnit); err != nil {
 		t.Fatal(err)
 	}
-	inner, err := m.Inner(within(t, 10*time.Second), "kube1")
+	inner, err := m.Inner(within(t, 30*time.Second), "kube1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer inner.Close()
-	one, err := inner.Start(within(t, 10*time.Second), "containerd.service")
+	one, err := inner.Start(within(t, 30*time.Second), "containerd.service")
 	if err != nil || one.MainPID == 0 {
 		t.Fatalf("Start() = %+v, %v", one, err)
 	}
-	if err := m.WaitSocket(within(t, 10*time.Second), "kube1", "/run/containerd/containerd.sock"); err != nil {
+	if err := m.WaitSocket(within(t, 30*time.Second), "kube1", "/run/containerd/containerd.sock"); err != nil {
 		t.Errorf("WaitSocket() = %v", err)
 	}
 	if err := m.WaitSocket(within(t, time.Second), "kube1", "/run/nothing.sock"); err == nil {
@@ -71,7 +71,7 @@ func TestInsideInner(t *testing.T) {
 		t.Logf("%d times %s in the machine", stop(), command)
 	}
 	run(t, "systemctl restart "+nspawnUnit)
-	if _, err := inner.Properties(within(t, 10*time.Second), "containerd.service"); !errors.Is(err, systemd.ErrClosed) {
+	if _, err := inner.Properties(within(t, 30*time.Second), "containerd.service"); !errors.Is(err, systemd.ErrClosed) {
 		t.Errorf("Properties() after the machine was started again = %v, want ErrClosed", err)
 	}
 	if _, err := m.Stop(within(t, 30*time.Second), nspawnUnit); err != nil {
@@ -85,10 +85,10 @@ func TestInsideSlot(t *testing.T) {
 	m := dial(t)
 	runs := func(t *testing.T, want bool) {
 		t.Helper()
-		got, err := m.SlotRuns(within(t, 5*time.Second), "kube1")
+		got, err := m.SlotRuns(within(t, 30*time.Second), "kube1")
 		// machined queues another stop of a machine that it sees end: for a moment that is a job.
-		for deadline := time.Now().Add(3 * time.Second); err == nil && got && !want && time.Now().Before(deadline); {
-			got, err = m.SlotRuns(within(t, 5*time.Second), "kube1")
+		for deadline := time.Now().Add(15 * time.Second); err == nil && got && !want && time.Now().Before(deadline); {
+			got, err = m.SlotRuns(within(t, 30*time.Second), "kube1")
 		}
 		if err != nil || got != want {
 			t.Errorf("SlotRuns() = %v, %v, want %v", got, err, want)
@@ -147,7 +147,7 @@ func TestInsideSlot(t *testing.T) {
 		run(t, "kill -KILL $(systemctl show -P MainPID "+nspawnUnit+"); timeout 10 sh -c 'until test $(systemctl show -P SubState "+nspawnUnit+") = auto-restart; do sleep 0.02; done'")
 		runs(t, true)
 		stop(t)
-		if err := cgroup.AwaitEmpty(within(t, 5*time.Second), "/machine.slice/"+nspawnUnit); err != nil {
+		if err := cgroup.AwaitEmpty(within(t, 30*time.Second), "/machine.slice/"+nspawnUnit); err != nil {
 			t.Error(err)
 		}
 		runs(t, false)

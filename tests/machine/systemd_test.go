@@ -77,13 +77,13 @@ func TestInsideJobs(t *testing.T) {
 	unit(t, "t-daemon.service", "[Service]\nExecStart=/bin/sleep 1000\n")
 
 	t.Run("oneshot", func(t *testing.T) {
-		p, err := m.Start(within(t, 10*time.Second), "t-good.service")
+		p, err := m.Start(within(t, 30*time.Second), "t-good.service")
 		if err != nil || !p.ConditionResult || p.Result != "success" || p.InvocationID == "" || p.ExecMainCode != 1 {
 			t.Errorf("Start() = %+v, %v, want a finished oneshot with its results", p, err)
 		}
 	})
 	t.Run("unmet condition is done, and shows", func(t *testing.T) {
-		p, err := m.Start(within(t, 10*time.Second), "t-unmet.service")
+		p, err := m.Start(within(t, 30*time.Second), "t-unmet.service")
 		if err != nil || p.ConditionResult {
 			t.Errorf("Start() = %+v, %v, want ConditionResult false and no error", p, err)
 		}
@@ -97,7 +97,7 @@ func TestInsideJobs(t *testing.T) {
 		{"t-behind.service", systemd.ResultDependency, "success", 0},
 	} {
 		t.Run(tt.unit, func(t *testing.T) {
-			_, err := m.Start(within(t, 10*time.Second), tt.unit)
+			_, err := m.Start(within(t, 30*time.Second), tt.unit)
 			job, ok := errors.AsType[*systemd.JobError](err)
 			if !ok {
 				t.Fatalf("Start() = %v, want a *JobError", err)
@@ -109,10 +109,10 @@ func TestInsideJobs(t *testing.T) {
 		})
 	}
 	t.Run("no unit", func(t *testing.T) {
-		if _, err := m.Start(within(t, 10*time.Second), "t-nothing.service"); !errors.Is(err, systemd.ErrNoUnit) {
+		if _, err := m.Start(within(t, 30*time.Second), "t-nothing.service"); !errors.Is(err, systemd.ErrNoUnit) {
 			t.Errorf("Start() = %v, want ErrNoUnit", err)
 		}
-		if p, err := m.Stop(within(t, 10*time.Second), "t-nothing.service"); err != nil || p.LoadState != "not-found" {
+		if p, err := m.Stop(within(t, 30*time.Second), "t-nothing.service"); err != nil || p.LoadState != "not-found" {
 			t.Errorf("Stop() = %+v, %v, want that it is not there, and no error", p, err)
 		}
 		if p, err := m.Properties(t.Context(), "t-nothing.service"); err != nil || p.LoadState != "not-found" || p.Runs() {
@@ -128,24 +128,24 @@ func TestInsideJobs(t *testing.T) {
 	t.Run("masked", func(t *testing.T) {
 		systemctl(t, "mask", "t-masked.service")
 		t.Cleanup(func() { _ = quietly("systemctl", "unmask", "t-masked.service") })
-		if _, err := m.Start(within(t, 10*time.Second), "t-masked.service"); !errors.Is(err, systemd.ErrMasked) {
+		if _, err := m.Start(within(t, 30*time.Second), "t-masked.service"); !errors.Is(err, systemd.ErrMasked) {
 			t.Errorf("Start() = %v, want ErrMasked", err)
 		}
 	})
 	t.Run("start, restart and stop a daemon", func(t *testing.T) {
-		one, err := m.Start(within(t, 10*time.Second), "t-daemon.service")
+		one, err := m.Start(within(t, 30*time.Second), "t-daemon.service")
 		if err != nil || one.MainPID == 0 {
 			t.Fatalf("Start() = %+v, %v", one, err)
 		}
-		again, err := m.Start(within(t, 10*time.Second), "t-daemon.service")
+		again, err := m.Start(within(t, 30*time.Second), "t-daemon.service")
 		if err != nil || again.MainPID != one.MainPID {
 			t.Errorf("second Start() = %+v, %v, want the same process", again, err)
 		}
-		two, err := m.Restart(within(t, 10*time.Second), "t-daemon.service")
+		two, err := m.Restart(within(t, 30*time.Second), "t-daemon.service")
 		if err != nil || two.MainPID == 0 || two.MainPID == one.MainPID {
 			t.Errorf("Restart() = %+v, %v, want another process", two, err)
 		}
-		if p, err := m.Stop(within(t, 10*time.Second), "t-daemon.service"); err != nil || p.Runs() {
+		if p, err := m.Stop(within(t, 30*time.Second), "t-daemon.service"); err != nil || p.Runs() {
 			t.Errorf("Stop() = %+v, %v", p, err)
 		}
 	})
@@ -163,7 +163,7 @@ func TestInsideJobs(t *testing.T) {
 	t.Run("cancelled by somebody", func(t *testing.T) {
 		unit(t, "t-slow2.service", "[Service]\nType=oneshot\nExecStart=/bin/sleep 30\n")
 		time.AfterFunc(300*time.Millisecond, func() { _ = quietly("systemctl", "stop", "t-slow2.service") })
-		_, err := m.Start(within(t, 10*time.Second), "t-slow2.service")
+		_, err := m.Start(within(t, 30*time.Second), "t-slow2.service")
 		if job, ok := errors.AsType[*systemd.JobError](err); !ok || job.Result != systemd.ResultCanceled {
 			t.Errorf("Start() = %v, want canceled", err)
 		}
@@ -304,10 +304,10 @@ func TestInsideWithoutBus(t *testing.T) {
 	systemctl(t, "stop", "dbus.socket", "dbus.service")
 	t.Cleanup(func() { _ = quietly("systemctl", "start", "dbus.socket") })
 	m := dial(t)
-	if _, err := m.Start(within(t, 10*time.Second), "t-ok.service"); err != nil {
+	if _, err := m.Start(within(t, 30*time.Second), "t-ok.service"); err != nil {
 		t.Errorf("Start(ok) = %v", err)
 	}
-	_, err := m.Start(within(t, 10*time.Second), "t-no.service")
+	_, err := m.Start(within(t, 30*time.Second), "t-no.service")
 	if job, ok := errors.AsType[*systemd.JobError](err); !ok || job.Unit.ExecMainStatus != 3 {
 		t.Errorf("Start(no) = %v, want exit status 3", err)
 	}

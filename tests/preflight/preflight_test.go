@@ -228,7 +228,7 @@ func TestCheck(t *testing.T) {
 
 func listeners(t *testing.T, h *host.Host) {
 	h.MustRun(t, "systemd-run --quiet --unit=squatter systemd-socket-activate -l 10257 /bin/cat")
-	h.Await(t, 10*time.Second, "ss -tln | grep -q :10257")
+	h.Await(t, time.Minute, "ss -tln | grep -q :10257")
 	outside := h.ListenInside(t, "[::1]:10250") // its process is in no /proc of the host
 	code, r := check(t, h, "")
 	if code != 1 {

@@ -292,7 +292,7 @@ func (v *VM) run(ctx context.Context, script, input string) (host.Result, error)
 	}
 	ctx, cancel := context.WithTimeout(ctx, runLimit)
 	defer cancel()
-	return v.now.run(ctx, script, input)
+	return v.now.run(ctx, host.Synced(script), input)
 }
 
 // Begin has a shell command line run in the machine, and gives its end, which does not come if the power goes first.
