@@ -16,9 +16,6 @@ import (
 	"unbounded/internal/systemd"
 )
 
-// patience is how long run stays for an attempt that is under way.
-const patience = 20 * time.Second
-
 // run says why the latest attempt failed. It ends when no other one has begun meanwhile: as long as this unit is
 // starting, systemd merges what the failure of the next attempt asks for into the job at hand, and nobody else
 // would speak for that one.
@@ -28,13 +25,7 @@ func run(ctx context.Context, root string, log *journal.Log) error {
 		return err
 	}
 	defer manager.Close()
-	patient, end := context.WithTimeout(ctx, patience)
-	defer end()
 	for {
-		quiet, err := idle(ctx, manager)
-		if err != nil {
-			return err
-		}
 		last, err := look(ctx, manager)
 		if err != nil {
 			return err
@@ -42,38 +33,11 @@ func run(ctx context.Context, root string, log *journal.Log) error {
 		if err := say(root, log, last); err != nil {
 			return err
 		}
-		if quiet {
-			now, err := began(ctx, manager)
-			if err != nil || now == last.began() {
-				return err
-			}
-			continue
-		}
-		for _, target := range targets() {
-			_, err := manager.Until(patient, target, done)
-			if patient.Err() != nil {
-				return ctx.Err() // it takes long, so its failure hardly falls into the moment in which this unit ends
-			}
-			if err != nil {
-				return err
-			}
+		now, err := began(ctx, manager)
+		if err != nil || now == last.began() {
+			return err
 		}
 	}
-}
-
-func targets() []string { return []string{paths.Target, paths.ResetTarget} }
-
-func done(target systemd.Properties) bool { return target.Job == 0 }
-
-// idle tells whether no attempt is under way.
-func idle(ctx context.Context, manager *systemd.Manager) (bool, error) {
-	for _, target := range targets() {
-		p, err := manager.Properties(ctx, target)
-		if err != nil || !done(p) {
-			return false, err
-		}
-	}
-	return true, nil
 }
 
 // say writes the failure of the latest attempt, if it has one that nobody has written.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"unbounded/internal/paths"
 	"unbounded/tests/host"
 )
 
@@ -23,7 +24,7 @@ var collect string
 // Snapshot is what a host is: for each class, a line for each object.
 type Snapshot map[string]map[string]string
 
-const settleLimit = 10 * time.Second
+const settleLimit = 30 * time.Second
 
 // Files is the class of files; the others are named by the sections of collect.sh.
 const Files = "files"
@@ -39,6 +40,8 @@ func Take(t host.T, h *host.Host) Snapshot {
 	}
 	// A new address is on its way into the routes while it is tentative.
 	h.Await(t, settleLimit, `test -z "$(ip -6 -o address show tentative)"`)
+	// What says why an attempt has failed may still be at it when the next one has ended.
+	h.Await(t, settleLimit, "! systemctl list-jobs --no-legend | grep -q "+paths.FailedUnit)
 	snapshot, err := parse(h.MustRun(t, collect))
 	if err != nil {
 		t.Fatalf("look at the host: %v", err)
