@@ -18,7 +18,7 @@ import (
 
 // run says why the latest attempt failed. It ends when no other one has begun meanwhile: as long as this unit is
 // starting, systemd merges what the failure of the next attempt asks for into the job at hand, and nobody else
-// would speak for that one.
+// would speak for that one. What fails between the last look and the end of this program is not told of.
 func run(ctx context.Context, root string, log *journal.Log) error {
 	manager, err := systemd.Connect(ctx)
 	if err != nil {

@@ -116,6 +116,8 @@ func killed(t *testing.T, g *ground.Ground, unit string, call int) {
 			t.Errorf("%s killed at call %d: last failure is %+v", unit, call, f)
 		}
 	}
+	// Of two attempts within the moment that it takes to tell of one, one is not told of.
+	g.Await(t, time.Minute, "! systemctl list-jobs --no-legend | grep -q "+paths.FailedUnit)
 	g.MustRun(t, "rm -r "+paths.SystemdDir+"/"+unit+".d; systemctl daemon-reload")
 }
 

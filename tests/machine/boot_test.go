@@ -164,21 +164,6 @@ func TestFailed(t *testing.T) {
 			}
 			h.MustRun(t, "rm -r "+slow+" /tmp/unbounded-kernel; systemctl daemon-reload")
 		})
-		t.Run("attempts that fail one upon the other", func(t *testing.T) {
-			for i := range 20 {
-				stage, other := "unbounded-kernel", "unbounded-rootfs@kube1"
-				if i%2 == 0 {
-					stage, other = other, stage
-				}
-				does(t, h, other, "exit 0")
-				does(t, h, stage, fmt.Sprintf("sleep 0.%d; kill -KILL $$", i%3))
-				if got := h.Run(t, "systemctl start "+paths.Target); got.Code == 0 {
-					t.Fatal("the start succeeded, want a failure")
-				}
-				h.Await(t, time.Minute, "grep -q $(systemctl show -P InvocationID "+stage+") "+paths.LastFailure)
-			}
-			h.MustRun(t, "rm /tmp/unbounded-kernel")
-		})
 		t.Run("silent for what was stopped", func(t *testing.T) {
 			h.MustRun(t, "rm -f "+paths.LastFailure)
 			does(t, h, "unbounded-rootfs@kube1", "trap 'exit 1' TERM; sleep 60 & wait")
